@@ -4,12 +4,15 @@ import ctypes
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import accumulate
-from operator import is_not
 from typing import Any, NoReturn
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.nn.parallel import DistributedDataParallel as Wrapper
 
 from paceline.simulator.errors import InputError
@@ -62,7 +65,6 @@ class LiveParameters(Flat):
         _demand_plain(model, trained)
         super().__init__(model, trained)
         self.at, self._optimizer = self.start, optimizer
-        self._parameter_names = {id(one): name for name, one in model.named_parameters()}
         self._trained = {id(parameter) for parameter in self.parameters}
         self.others = [one for one in model.parameters() if id(one) not in self._trained]
         ends = accumulate(self._sizes, initial=0)
@@ -71,9 +73,7 @@ class LiveParameters(Flat):
             for parameter, end in zip(self.parameters, ends, strict=False)
             if parameter.numel()
         ]
-        self._members = self._list_members()
-        self._held: list[Tensor] = []  # by the optimizer
-        self._idle: list[Tensor] = []  # those of them that are not trained
+        self._registered = False  # whether a module has got another part since the last check
         self.own_gradient: Callable[[], Tensor | None] = lambda: None
         if self.start.device.type == "cpu":
             keep_freed_memory()
@@ -82,16 +82,11 @@ class LiveParameters(Flat):
         inside = [module.module for module in model.modules() if isinstance(module, Wrapper)]
         self._silence = Silence()
         self._hooks = [part.register_forward_pre_hook(self._silence) for part in (model, *inside)]
+        self._hooks.append(register_module_parameter_registration_hook(self._note))
+        self._hooks.append(register_module_module_registration_hook(self._note))
 
-    def _list_members(self) -> list[tuple[dict[str, Any], str, Any]]:
-        """Return where modules and trained parameters are in the model: mapping, name, object."""
-        members: list[tuple[dict[str, Any], str, Any]] = []
-        for module in self.module.modules():
-            members += [(module._modules, *item) for item in module._modules.items()]
-            for name, one in module._parameters.items():
-                if id(one) in self._trained:
-                    members.append((module._parameters, name, one))
-        return members
+    def _note(self, *_: Any) -> None:
+        self._registered = True
 
     def check(self, may_freeze: bool) -> None:
         """Raise InputError, by name, where what is trained is not what the session averages."""
@@ -101,22 +96,19 @@ class LiveParameters(Flat):
                 self._refuse(one, "no longer holds what is averaged, as after model.double()")
             if not (may_freeze or one.requires_grad):
                 self._refuse(one, "was frozen, but the program goes on to step it")
-        if any(mapping.get(name) is not one for mapping, name, one in self._members):
+        if self._registered or any(one.grad is None for one in self.parameters):
             present = {id(one) for one in self.module.parameters()}
-            for one in self.parameters:
-                if id(one) not in present:
-                    self._refuse(one, "was replaced by a parameter that is not averaged")
-            self._members = self._list_members()
-        held = [one for group in self._optimizer.param_groups for one in group["params"]]
-        if len(held) != len(self._held) or any(map(is_not, held, self._held)):
-            self._idle = [one for one in held if id(one) not in self._trained]
-            self._held = held
-        for idle in self._idle:
-            if idle.requires_grad or idle.grad is not None:
-                self._refuse(idle, "begins to train, and is not averaged")
+            for gone in (one for one in self.parameters if id(one) not in present):
+                self._refuse(gone, "has left the model, and what replaces it is not averaged")
+            self._registered = False
+        for group in self._optimizer.param_groups:
+            for one in group["params"]:
+                if id(one) not in self._trained and (one.requires_grad or one.grad is not None):
+                    self._refuse(one, "begins to train, and is not averaged")
 
     def _refuse(self, parameter: Tensor, what: str) -> NoReturn:
-        names = self._parameter_names | {id(p): name for name, p in self.module.named_parameters()}
+        names = {id(one): name for name, one in self.module.named_parameters()}
+        names |= zip(map(id, self.parameters), self._names, strict=True)
         name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
         raise InputError(
             f"model: {name} {what}; copy values into what is trained (.copy_), or close the "

@@ -167,8 +167,8 @@ class Session:
             raise ProgramError("the session is closed: deploy another to go on")
         with self._telling():
             self._step(loss, scaler if scaler is not None and scaler.is_enabled() else None)
-        for report in self._steering.after(self) if self._steering else ():
-            logging.getLogger("paceline").warning(report)
+            for report in self._steering.after(self) if self._steering else ():
+                logging.getLogger("paceline").warning(report)
 
     def _step(self, loss: Any, scaler: Any) -> None:
         node = self._node
@@ -295,14 +295,13 @@ class Session:
         live = self._live
         live.check(may_freeze=True)
         self._meet("averages its model")
-        frozen = [one for one in live.others if one.is_floating_point()]
-        sums = [float(part) for one in frozen for part in (one.double().sum(), one.double().norm())]
-        alike = [len(set(column)) == 1 for column in zip(*self.share(sums), strict=True)]
-        buffers: list[Tensor] = [
-            one for n, one in enumerate(frozen) if not all(alike[2 * n : 2 * n + 2])
+        frozen = [one.detach() for one in live.others if one.is_floating_point()]
+        sums = self.share([float((one.double() + 1).square().sum()) for one in frozen])
+        # those that are alike, as frozen ones mostly are, need no mean
+        buffers = [one for one, *its in zip(frozen, *sums, strict=True) if len(set(its)) > 1] + [
+            buffer for buffer in self._model.buffers() if buffer.is_floating_point()
         ]
-        buffers += [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
-        copies, at = [buffer.detach().clone() for buffer in buffers], live.at
+        copies, at = [buffer.clone() for buffer in buffers], live.at
         with torch.no_grad():
             with self._telling(), self._node.waiting():
                 x, *means = self._transport.mean((at, *copies))
@@ -354,16 +353,26 @@ class Session:
         if choice not in (None, "state", "plan"):
             raise InputError(f"settings = {choice!r}: unknown; write state or plan")
         self._demand_kin(state)
-        _, _, workers = self.place
-        theirs = plans.read(state["plan"], {}, workers, self._live.dimension)
-        if differing := theirs.differing(self.plan):
-            self._choose(state, theirs, differing, choice)
-        settings = self.plan.settings if choice == "plan" else state["settings"]
-        plan = self._planned(self._settings | settings)
-        self._settings |= settings
-        self._parameters |= {key: plan.parameters[key] for key in self._fresh}
+        theirs = plans.read(state["plan"], {}, self.place[2], self._live.dimension)
+        mine, differing = self.plan, theirs.differing(self.plan)
+        fixed = [key for key in differing if key not in self._settings]
+        if codec_kind(theirs.settings) != codec_kind(self._settings):
+            fixed.append("codec")
+        if differing and (choice is None or (fixed and choice == "plan")):
+            both = (", ".join(f"{key} = {plan.table.get(key, 'default')}" for key in differing)
+                    for plan in (theirs, mine))  # fmt: skip
+            raise InputError(
+                "state: saved under {}, and the plan has {}; choose by load_state_dict(state, "
+                'settings="state") or settings="plan"'.format(*both)
+                + (f" ({fixed[0]} cannot change on the way)" if fixed else "")
+            )
+        if differing and choice == "state":
+            self._take(theirs)
         if choice == "plan":
-            state = {**state, "period": None}
+            state = {**state, "settings": mine.settings, "period": None}
+        self._settings |= state["settings"]
+        plan = self._planned(self._settings)
+        self._parameters |= {key: plan.parameters[key] for key in self._fresh}
         if self._begun:
             self._close()
             self._open()
@@ -372,57 +381,25 @@ class Session:
             self._start()
         if self._steering and state["steering"] and not differing:
             PLAIN.thaw(state["steering"], self._steering)
-        self._transport.step = state["step"]
+        self._transport.step = int(state["step"])
         self._meet("loads a state")
         self._resume(state)
 
     def _demand_kin(self, state: Mapping[str, Any]) -> None:
         """Raise InputError for a state of another version, program, model or process."""
-        rank, workers = self._transport.rank, self._transport.workers
-        if state["version"] != VERSION:
-            raise InputError(
-                f"state: of version {state['version']}, and this Paceline reads {VERSION}; go on "
-                "with the Paceline that saved it"
-            )
-        if state["workers"] != workers:
-            raise InputError(
-                f"state: saved by one of {state['workers']} processes, and {workers} are here; "
-                f"start {state['workers']} to go on from it, or keep to {workers}, and load only "
-                "the model and the optimizer, before deploy"
-            )
-        if state["rank"] != rank:
-            raise InputError(
-                f"state: of process {state['rank']}, and this is process {rank}; load its own"
-            )
-        if state["program"] != (name := self.plan.program.name):
-            raise InputError(
-                f"state: of {state['program']}, and the plan is {name}; deploy "
-                'state["plan"] to go on from it, or keep to the plan, and load only the model'
-            )
-        x, start = state["x"], self._live.start
-        if len(x) != len(start) or x.dtype != start.dtype:
-            raise InputError(
-                f"state: of {len(x)} trained parameters of {x.dtype}, and the model has "
-                f"{len(start)} of {start.dtype}; load it with the model that was trained"
-            )
-
-    def _choose(
-        self, state: Mapping[str, Any], theirs: plans.Plan, keys: Sequence[str], choice: str | None
-    ) -> None:
-        """Take the state's plan or stay with this one. Raises InputError unless one is chosen."""
-        fixed = [key for key in keys if key not in self._settings]
-        if codec_kind(theirs.settings) != codec_kind(self._settings):
-            fixed = ["codec", *fixed]
-        if choice is None or (fixed and choice == "plan"):
-            both = (", ".join(f"{key} = {plan.table.get(key, 'default')}" for key in keys)
-                    for plan in (theirs, self.plan))  # fmt: skip
-            refused = f" ({fixed[0]} cannot change on the way)" if fixed else ""
-            raise InputError(
-                "state: saved under {}, and the plan has {}; choose by load_state_dict(state, "
-                'settings="state") or settings="plan"{}'.format(*both, refused)
-            )
-        if choice == "state":
-            self._take(theirs)
+        (_, rank, workers), x, start = self.place, state["x"], self._live.start
+        alone = "load only the model and the optimizer, before deploy"
+        for what, theirs, mine, remedy in (
+            ("version", state["version"], VERSION, "go on with the Paceline that saved it"),
+            ("number of processes", state["workers"], workers, f"start as many, or {alone}"),
+            ("process", state["rank"], rank, "load each process's own"),
+            ("program", state["program"], self.plan.program.name,
+             f'deploy state["plan"], or {alone}'),
+            ("model", f"{len(x)} of {x.dtype}", f"{len(start)} of {start.dtype}",
+             "load it with the model that was trained"),
+        ):  # fmt: skip
+            if theirs != mine:
+                raise InputError(f"state: its {what} is {theirs}, and here it is {mine}; {remedy}")
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         """Let a program that has not begun begin from a state."""
@@ -462,6 +439,7 @@ class Session:
             self.close()
         else:  # others must notice that this process is gone
             self._coroutine.close()
+            self._live.leave()
             self._transport.fail(repr(error))
 
 

@@ -139,7 +139,7 @@ class Transport(Connections):
         self.team._group = self.flags = self._meeting = self.collectives._flags = None
         self._groups = []
         while groups:
-            threading.Thread(target=id, args=(groups.pop(),), daemon=True).start()
+            threading.Thread(target=id, args=(groups.pop(),)).start()
 
     def look(self) -> None:
         """Raise RunError if what this process waits for cannot come."""
