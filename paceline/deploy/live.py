@@ -65,6 +65,7 @@ class LiveParameters(Flat):
         _demand_plain(model, trained)
         super().__init__(model, trained)
         self.at, self._optimizer = self.start, optimizer
+        self._names = {id(one): name for name, one in model.named_parameters()}
         self._trained = {id(parameter) for parameter in self.parameters}
         self.others = [one for one in model.parameters() if id(one) not in self._trained]
         ends = accumulate(self._sizes, initial=0)
@@ -107,8 +108,7 @@ class LiveParameters(Flat):
                     self._refuse(one, "begins to train, and is not averaged")
 
     def _refuse(self, parameter: Tensor, what: str) -> NoReturn:
-        names = {id(one): name for name, one in self.module.named_parameters()}
-        names |= zip(map(id, self.parameters), self._names, strict=True)
+        names = {id(one): name for name, one in self.module.named_parameters()} | self._names
         name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
         raise InputError(
             f"model: {name} {what}; copy values into what is trained (.copy_), or close the "
