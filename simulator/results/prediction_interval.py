@@ -28,7 +28,7 @@ from . import statistics
 from .intervals import LEVEL, NORMAL, USUAL
 from .order import MARGIN
 from .run import Run
-from .statistics import Groups, at, crossing
+from .statistics import at, crossing
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
@@ -276,19 +276,11 @@ def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
     return beyond
 
 
-def extrapolation(scenario: Scenario, groups: Groups) -> list[str]:
+def extrapolation(scenario: Scenario) -> list[str]:
     """Name the quantities of a prediction outside of the calibrated range."""
     if scenario.calibration is None:
         return []
-    measured, target = scenario.calibration.measured, scenario.run.target_loss
-    beyond = outside(scenario, measured)
-    if measured.loss:
-        low = min(measured.loss)
-        below = [label for label, runs in groups.items() if min(runs[0].curve["loss"]) < low]
-        if target is not None and target < low:
-            beyond.append(f"run.target_loss = {target:g}, losses measured down to {low:.3g}")
-        elif below:
-            beyond.append(f"losses of {', '.join(below)}, measured down to {low:.3g}")
+    beyond = outside(scenario, scenario.calibration.measured)
     return [f"out of the calibrated range: {'; '.join(beyond)}"] if beyond else []
 
 

@@ -117,7 +117,6 @@ class MeasuredRange(Section):
     step: Many[Seconds] = optional("shortest and longest mean step", ())
     bytes: Many[NonNegative] = optional("least and most bytes of a payload", ())
     latency: Many[Seconds] = optional("lowest and highest latency", ())
-    loss: Many[float] = optional("lowest and highest loss", ())
 
 
 class ModelError(Section):
@@ -175,8 +174,6 @@ class Calibration(Section):
     library: Literal["ideal", "nccl", "gloo"] = optional(
         "the network.library that overheads were measured beside: they come on top of it", "ideal"
     )
-    overlap: float | None = optional("hidden share of the collectives' time", ge=0, le=1)
-    collective: Seconds | None = optional("median time of a collective, hidden or not")
     replicates: int = optional("simulations with redrawn numbers (bootstrap)", 8, ge=2, le=1000)
     measured: MeasuredRange = MeasuredRange()
     notes: Many[str] = optional("assumptions of the fit", ())

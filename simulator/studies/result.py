@@ -203,7 +203,7 @@ class Result(Display):
             *statistics.notes(self.groups),
             *usage.hours(self.scenario),
             *learning.notes(self.loss_models),
-            *prediction_interval.extrapolation(self.scenario, self.groups),
+            *prediction_interval.extrapolation(self.scenario),
             *prediction_interval.notes(self.time_models),
             *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),

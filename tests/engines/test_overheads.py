@@ -230,13 +230,6 @@ def test_beyond_what_was_measured():
     assert "out of the calibrated range" in note
     assert "4 workers, measured at 2 workers to 3 workers" in note
     assert "steps of 0.09 s" in note
-    far = scenario(
-        {"name": "ssgd"},
-        objective={"kind": "softmax", "data": "digits"},
-        run={"target_loss": 0.1},
-        calibration={"measured": {"loss": [0.5, 2.0]}, "replicates": 2},
-    )
-    assert any("run.target_loss = 0.1" in note for note in simulate(far).notes)
 
 
 @looped("model", ["closed-form", "flows"])

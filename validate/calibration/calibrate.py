@@ -70,15 +70,7 @@ class CalibrationResult:
     def sentence(self) -> str:
         """Say how well the profile predicts the runs that it was fitted to."""
         if not self.checks:
-            table = self.profile.tables["calibration"]
-            unsure = "These runs cannot be repeated in simulation, so the fit cannot be checked."
-            if "overlap" not in table:
-                return unsure
-            return (
-                f"Of the time of the collectives (median {table['collective']}), "
-                f"{table['overlap']:.0%} is hidden behind computing; [network] has what is "
-                f"exposed. {unsure}"
-            )
+            return "These runs cannot be repeated in simulation, so the fit cannot be checked."
         worst = max(self.checks, key=lambda check: abs(check.error))
         if len(self.checks) <= self.free and abs(worst.error) < CLOSE:
             return (
@@ -178,9 +170,6 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
 
 def _add_jobs(tables: dict[str, Any], runs: Sequence[Source]) -> None:
     """Add the scenario's numbers from recorded jobs, and the network's from runs."""
-    if durations := next((source.durations for source in runs if source.durations), None):
-        tables["calibration"]["overlap"] = round(durations.overlap, 4)
-        tables["calibration"]["collective"] = profile.seconds(durations.median)
     workers = {source.scenario.cluster.workers for source in runs if source.recorded}
     if len(workers) == 1:  # all recorded jobs agree
         tables["cluster"] = {"workers": workers.pop()} | tables["cluster"]

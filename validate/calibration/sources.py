@@ -18,8 +18,8 @@ from paceline.simulator.results import store
 from paceline.simulator.scenario.scenario import Scenario
 
 from ..comparison import quantities
-from ..measurement import alpha_beta, kineto, telemetry_files
-from ..measurement.telemetry_files import Recorded, RecordedCollectives
+from ..measurement import kineto, telemetry_files
+from ..measurement.telemetry_files import Recorded
 from ..training import events
 from ..training.events import STEP, WAIT
 from . import profile
@@ -75,8 +75,8 @@ class Source:
     """Runs of one scenario.
 
     `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
-    run directory; `recorded`: whether it is a user's job, with the collectives `over_links` and
-    their `durations`, if known; `has_model`: whether the scenario's model is the job's; `notes`:
+    run directory; `recorded`: whether it is a user's job, with the collectives `over_links`;
+    `has_model`: whether the scenario's model is the job's; `notes`:
     sentences for the profile.
     """
 
@@ -89,7 +89,6 @@ class Source:
     recorded: bool = False
     has_model: bool = False
     over_links: Collectives | None = None
-    durations: RecordedCollectives | None = None
 
 
 def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
@@ -211,7 +210,7 @@ def _recorded(path: Path, job: Recorded) -> Source:
     summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
     return Source(
         path, scenario, runs, {}, summary, tuple(notes), recorded=True, has_model=bool(size),
-        over_links=over_links, durations=job.collectives,
+        over_links=over_links,
     )  # fmt: skip
 
 
@@ -332,6 +331,20 @@ def _fitted(jobs: Sequence[Collectives]) -> Link:
             "each job has collectives of one size: latency and bandwidth are right only if they "
             "were recorded over the same links"
         )
-    samples = [np.maximum(lasted[sent == size], 1e-9) for size in sizes]
-    line = alpha_beta.fit(sizes.tolist(), samples)
-    return Link(line.alpha, line.beta, tuple(notes))
+    latency, per_byte = alpha_beta(sizes, [lasted[sent == size] for size in sizes])
+    return Link(latency, per_byte, tuple(notes))
+
+
+def alpha_beta(sizes: np.ndarray, samples: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Fit a latency and seconds per byte to times by size (Hockney, 1994).
+
+    Least squares of relative errors with non-negative numbers, over medians per size, since a busy
+    machine delays some samples a lot.
+    """
+    from scipy.optimize import nnls  # noqa: PLC0415
+
+    times = np.maximum([np.median(sample) for sample in samples], 1e-9)
+    columns = np.stack([np.ones(len(times)), sizes], axis=1)
+    scale = columns.max(axis=0)  # otherwise rounding hides the seconds per byte
+    (alpha, beta), _ = nnls(columns / scale / times[:, None], np.ones(len(times)))
+    return float(alpha), float(beta / scale[1])

@@ -5,7 +5,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
 
 from ..training.events import EVENT, ISSUE, STEP, WAIT, Key
-from .telemetry_files import Recorded, RecordedCollectives, ranks
+from .telemetry_files import Recorded, ranks
 
 PROFILED = re.compile(r"ProfilerStep#(\d+)")
 COLLECTIVE = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):_?(?:all_?reduce|all_?gather|all_?to_?all|"
@@ -33,19 +33,6 @@ MOST = 65_535  # workers, as in a scenario
 Interval = tuple[float, float]
 
 
-class Traced(NamedTuple):
-    """One rank's events, and the times of its collectives in seconds.
-
-    `lasted`: of each collective; `under_way`: total with a collective under way; `exposed`: total
-    of that without other computing.
-    """
-
-    events: np.ndarray
-    lasted: list[float]
-    under_way: float
-    exposed: float
-
-
 def read(*paths: Path | str) -> Recorded:
     """Read steps and collectives from one trace (.json, .gz) for each rank.
 
@@ -53,12 +40,11 @@ def read(*paths: Path | str) -> Recorded:
     while it runs and nothing else does, on the CPU or, with NCCL kernels, on the GPU. The rest of
     the step is computing. The order within a step is lost: computing comes first, then each
     collective's exposed time. Times count from each rank's first step. `bytes` are nan unless the
-    profiler recorded shapes. Durations of collectives and the hidden share are returned separately.
-    Raises InputError.
+    profiler recorded shapes. Raises InputError.
     """
     if not paths:
         raise InputError("no trace; give the file of each rank")
-    traced: list[Traced] = []
+    traced: list[np.ndarray] = []
     heads: list[dict[str, Any]] = []
     for index, path in enumerate(paths):
         document = _document(Path(path))
@@ -84,12 +70,8 @@ def read(*paths: Path | str) -> Recorded:
     if missing := sorted({*range(heads[0]["workers"])} - {*given_ranks}):
         notes.append(f"no trace of {ranks(missing)}")
     order = np.argsort(given_ranks)
-    events = np.concatenate([traced[index].events for index in order])
-    under_way = sum(item.under_way for item in traced)
-    hidden = 1 - sum(item.exposed for item in traced) / under_way if under_way else 0.0
-    lasted = tuple(seconds for item in traced for seconds in item.lasted)
-    collectives = RecordedCollectives(lasted, min(max(hidden, 0.0), 1.0))
-    return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, heads[order[0]], notes, collectives)
+    events = np.concatenate([traced[index] for index in order])
+    return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, heads[order[0]], notes)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -105,7 +87,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: larger than this machine's memory; trace fewer steps") from None
 
 
-def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
+def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarray:
     spans = sorted(
         (event for event in trace if event.get("ph") == "X" and "dur" in event and "name" in event),
         key=lambda event: float(event["ts"]),
@@ -124,7 +106,7 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
     zero = intervals[0][0]
     collectives.sort(key=lambda collective: collective[0][0])
     begins = [begin for (begin, _), _ in collectives]
-    rows, lasted, under_way, shown = [], [], 0.0, 0.0
+    rows: list[tuple[float, ...]] = []
     for number, (start, end) in enumerate(intervals, start=1):
         exposed, latest = [], start
         within = slice(bisect_left(begins, start), bisect_left(begins, end))
@@ -132,23 +114,19 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
             since = max(begin, latest)  # earlier ones were under way before
             until = max(min(over, end), since)
             exposed.append((max(until - since - (busy(until) - busy(since)), 0.0), size))
-            lasted.append(over - begin)
-            under_way += until - since
             latest = max(latest, over)
-        waited = sum(seconds for seconds, _ in exposed)
-        shown += waited
-        at = end - waited - zero
+        at = end - sum(seconds for seconds, _ in exposed) - zero
         rows.append((rank, STEP, number, start - zero, at, math.nan, math.nan, math.nan))
         for seconds, size in exposed:
             rows.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
             rows.append((rank, WAIT, number, at, at + seconds, math.nan, math.nan, size))
             at += seconds
-    if not lasted:
+    if len(rows) == len(intervals):
         raise InputError(
             f"{path}: no collectives in its steps; trace a job of several workers whose "
             "all-reduces come before the profiler's step()"
         )
-    return Traced(np.array(rows, EVENT), lasted, under_way, shown)
+    return np.array(rows, EVENT)
 
 
 def _interval(span: dict[str, Any]) -> Interval:

@@ -1,7 +1,6 @@
 """Telemetry files of a user's job: their format, and reading them as events."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,32 +34,13 @@ class Recorded:
     """A recorded job. `events`: by label and seed, of dtype `training.events.EVENT`.
 
     `losses`: likewise, rows of (seconds since the beginning, step, loss) of all ranks, by time.
-    `head`: of rank 0. `notes`: caveats, in sentences. `collectives`: their durations, hidden time
-    included, if known.
+    `head`: of rank 0. `notes`: caveats, in sentences.
     """
 
     events: dict[Key, np.ndarray]
     losses: dict[Key, np.ndarray]
     head: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    collectives: "RecordedCollectives | None" = None
-
-
-@dataclass(frozen=True)
-class RecordedCollectives:
-    """Durations of a job's collectives.
-
-    `lasted`: seconds of each, of all ranks; `overlap`: the share of the time with any under way in
-    which something else was computed, too.
-    """
-
-    lasted: tuple[float, ...]
-    overlap: float
-
-    @property
-    def median(self) -> float:
-        """Return the median duration (seconds)."""
-        return statistics.median(self.lasted)
 
 
 def read(directory: Path | str) -> Recorded:
