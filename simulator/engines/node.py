@@ -116,7 +116,7 @@ class EngineNode(SeededNode):
         """
         step, index, run = self.step, self.collectives, self._run
         if self.rank == self.server:
-            raise ProgramError("the server takes part in no collective")
+            raise ProgramError("the server starts a collective; only workers may")
         if step > self._joined_step:
             self.period, self._joined_step = step - self._joined_step, step
         self.collectives = index + 1

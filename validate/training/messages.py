@@ -193,7 +193,7 @@ class Mailbox:
                 at = min(at, self._arriving[0].due if self._arriving else inf)
                 if first is None and not self._arriving:
                     if now >= given_up:
-                        raise TimeoutError(f"no message {_from(source)} in {patience:g} s")
+                        raise TimeoutError(f"no message {_from(source)} within {patience:g} s")
                     at = min(at, given_up)
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
 
@@ -226,7 +226,7 @@ class Mailbox:
         for thread in self._threads:
             thread.join(max(given_up - time.monotonic(), 0.0))
         if late := sorted(self.peers - self.ended):
-            raise TimeoutError(f"no end of run {_from(late[0])} in {patience:g} s")
+            raise TimeoutError(f"node {late[0]} has not finished within {patience:g} s")
         for work, _ in self._sent:
             work.wait()
 

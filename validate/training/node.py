@@ -285,7 +285,7 @@ class RealNode(TensorNode):
 
     def _team(self) -> Collectives:
         if self._collectives is None:
-            raise ProgramError("the server takes part in no collective")
+            raise ProgramError("the server starts a collective; only workers may")
         if self.step > self._met_at:
             self.period, self._met_at = self.step - self._met_at, self.step
         return self._collectives
