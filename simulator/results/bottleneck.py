@@ -46,7 +46,7 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
     """Return the largest share of the workers' time and its causes; of a stall, only that.
 
-    Clients that are sampled have no time while they are away, and wait for a round's last.
+    Sampled clients have no time while they are away; in a round they wait for the last one.
     """
     if stalls := [run.stall for run in runs if run.stall]:
         return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
@@ -111,7 +111,7 @@ def _waiting(case: _Case) -> list[Reason]:
 
 
 def _served(case: _Case) -> list[Reason]:
-    """Return how busy the server is, whose answers the workers wait for."""
+    """Return how busy the server is while workers wait for its answers."""
     server, runs = case.scenario.server, case.runs
     works = [
         server.receive * sum(run.staleness.values()) + server.apply * run.updates for run in runs
@@ -126,7 +126,7 @@ def _served(case: _Case) -> list[Reason]:
 
 
 def _communicating(case: _Case) -> list[Reason]:
-    """Return which lines are saturated the longest, or how long transmissions hold the links."""
+    """Return the lines saturated longest, or how long transmissions hold the links."""
     spent, held = case.share["communicate"], case.held
     if case.runs[0].lines:
         top = max(case.full.values(), default=0.0)
@@ -144,7 +144,7 @@ EXPLAIN = {"compute": _computing, "wait": _waiting, "communicate": _communicatin
 
 
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
-    """Return the share of the time that transmissions hold a worker's links; None: unknown."""
+    """Return the share of time that transmissions hold a worker's links, if known."""
     settings, whole = scenario.network, sum(usage.span(run) for run in runs)
     if runs[0].lines or runs[0].failures is not None or settings.duration is not None or not whole:
         return None
@@ -165,7 +165,7 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
 
 
 def _saturated(scenario: Scenario, runs: Sequence[Run]) -> dict[str, float]:
-    """Return the share of the time that each line, or the server's card, is saturated."""
+    """Return the share of time that each line, or the server's card, is saturated."""
     if runs[0].lines:
         return {line["line"]: line["saturated"] for line in usage.lines(runs)}
     card, times = scenario.server.bandwidth, sum(run.duration for run in runs)
@@ -188,7 +188,7 @@ def _names(lines: Sequence[str]) -> str:
 
 
 def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
-    """Name the slowest by `slowness` (workers,) of each seed, with ranks; none if seeds differ."""
+    """Name the slowest workers by `slowness` (workers,); none if seeds differ."""
     groups = [worker.group for worker in scenario.team.workers]
     near = _near(np.sum(slowness, axis=0))
     name, *others = {groups[rank] for rank in near}

@@ -48,7 +48,7 @@ class ResultColumn:
     shown_in: Sequence[str] = EVERYWHERE
 
     def of_summary(self, row: Summary) -> float | None:
-        """Return the mean over seeds; None where there is none."""
+        """Return the mean over seeds, or None."""
         if self.key == "goodput" and row.get("gradients_per_hour"):
             return None  # of clients who are mostly away it says nothing
         value: Any = row
@@ -62,7 +62,7 @@ class ResultColumn:
     def over_seeds(
         self, row: Summary, values: Sequence[Any], heavy: bool
     ) -> intervals.Estimate | None:
-        """Return the estimate in a summary, or else from `values`, one per seed; None without."""
+        """Return the estimate in a summary, or from `values`, one per seed, or None."""
         place, _, leaf = self.place.rpartition(".")
         if self.key == "total_cost":
             place, leaf = "cost", "mean"
@@ -73,9 +73,9 @@ class ResultColumn:
         return None if None in values else intervals.estimate(values, heavy=heavy)
 
     def cell(self, row: Summary, seeds: int, usual: str = intervals.USUAL, digits: int = 4) -> str:
-        """Return the value with an interval, of one run if that is stated, or why there is none.
+        """Return the value with its interval (of one run if stated), or why it has none.
 
-        `usual`: the kind of intervals that goes without saying; `digits`: of losses above 1.
+        `usual`: the kind of interval that needs no name; `digits`: of losses above 1.
         """
         quantity, value = STATED.get(self.key), self.show(self.of_summary(row))
         ends = (row.get("interval90") or {}).get(quantity)
@@ -105,7 +105,7 @@ class ResultColumn:
 
 
 def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str, Any]:
-    """Return the interval of a column's mean in a row; if its median is estimated, that instead."""
+    """Return a column's interval in a row, and its median if that is estimated."""
     low, high = (estimate and estimate.interval) or (None, None)
     if estimate is None or estimate.of != intervals.MEDIAN:
         return {f"{name}_low": low, f"{name}_high": high}
@@ -145,7 +145,7 @@ NIGHTS = replace(
 
 
 def to_target(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
-    """Return the column of what a target takes: nights, if days without clients lie between."""
+    """Return the column of the time to a target: nights, if clients work only then."""
     reached = [row for row in rows if row.get("time_to_target_s") is not None]
     nights = reached and all(row.get(NIGHTS.key) is not None for row in reached)
     return NIGHTS if nights else BY_KEY["time_to_target_s"]

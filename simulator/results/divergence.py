@@ -14,7 +14,7 @@ CAUSE = "the learning rate, or an outer one, is too high for this algorithm"
 def begins(losses: Sequence[float]) -> int | None:
     """Return the evaluation from which a loss has diverged; None if it has not.
 
-    It has where it is not finite, or above its first value, from then on up to its last.
+    A loss has diverged if from then on it is not finite, or above its first value.
     """
     values = np.asarray(losses, dtype=float)
     if not values.size or not math.isfinite(values[0]):
@@ -30,7 +30,7 @@ def diverged(run: Run) -> bool:
 
 
 def note(curve: Mapping[str, Sequence[float]]) -> str | None:
-    """Note the step by which a curve diverged, and the likely cause."""
+    """Return a note on the step at which a curve diverged, and the likely cause."""
     first = begins(curve["loss"])
     return None if first is None else f"diverged by step {curve['step'][first]:g}: {CAUSE}"
 

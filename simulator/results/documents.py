@@ -1,4 +1,4 @@
-"""Shapes of the documents of commands: documents.toml has them, and says how it is written.
+"""Shapes of the commands' JSON documents, which documents.toml lists and explains.
 
 They hold what readers rely on, and are checked, as users may have edited the files.
 """
@@ -68,7 +68,7 @@ SHAPES = {name: _type(name[:-5]) for name in ("run.json", COMPARISON, TUNE, SWEE
 
 
 def demand_shape(shape: Any, value: Any) -> None:
-    """Raise ValueError, naming the key at fault, where a value does not have the type `shape`."""
+    """Raise ValueError, which names the wrong key, for a value that is not of type `shape`."""
     try:
         adapter(shape).validate_python(value, strict=True)
     except ValidationError as error:
@@ -78,5 +78,5 @@ def demand_shape(shape: Any, value: Any) -> None:
 
 @cache
 def adapter(shape: Any) -> TypeAdapter[Any]:
-    """Return what validates values of a type, made once."""
+    """Return the cached validator of a type."""
     return TypeAdapter(shape)

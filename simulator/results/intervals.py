@@ -1,4 +1,4 @@
-"""Estimates over seeds: what is estimated, the mean or the median, and its interval.
+"""Estimates over seeds: of the mean or the median, with an interval.
 
 Every interval over seeds that a command prints or writes comes from here. Coverage by law and
 number of seeds: docs/evidence/reliability.md, by tests/lab/reliability/coverage.py.
@@ -59,23 +59,23 @@ class Estimate:
 
     @property
     def span(self) -> Ends:
-        """The ends of the interval; without one, twice the value."""
+        """The ends of the interval; without one, the value twice."""
         return self.interval or (self.value, self.value)
 
     @property
     def narrow(self) -> bool:
-        """Whether the interval is within a per cent, which is too narrow to be shown."""
+        """Whether the interval is within 1 %: too narrow to be shown."""
         low, high = self.span
         return high - low <= 0.01 * abs(self.value)
 
     @property
     def exact(self) -> bool:
-        """Whether every seed has this value, so that there is no interval to state."""
+        """Whether every seed has this value, so that no interval is needed."""
         return self.basis == SAME
 
     @property
     def of_model(self) -> bool:
-        """Whether the interval holds the error of a model."""
+        """Whether the interval contains a model's error."""
         return self.basis.endswith(MODEL)
 
     @property
@@ -96,7 +96,7 @@ class Estimate:
         return self.exact or (self.interval is not None and self.certain)
 
     def within(self, low: float, high: float) -> "Estimate":
-        """Cut the intervals at `low` and `high`, which the quantity never leaves."""
+        """Cut the intervals at `low` and `high`, between which the quantity always is."""
         least, most = min(low, self.value), max(high, self.value)
         interval, of_mean, ci95 = (
             ends and (max(ends[0], least), min(ends[1], most))
@@ -114,7 +114,7 @@ class Estimate:
         return replace(self, value=by(self.value), interval=interval, of_mean=of_mean, ci95=ci95)
 
     def by_model(self, low: float, high: float) -> "Estimate":
-        """Return the estimate with an interval that holds the error of a model."""
+        """Return the estimate with an interval that contains a model's error."""
         of, basis = self.of if self.of == MEDIAN else BEST, self.basis
         basis = basis if basis.endswith(MODEL) else MODEL
         return replace(self, of=of, interval=(low, high), level=LEVEL, basis=basis, ci95=None)
@@ -192,7 +192,7 @@ def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> E
 
 
 def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
-    """Return what to compare samples by: means only if none needs a median."""
+    """Return how to compare samples: by means, unless one needs a median."""
     medians = (estimate(sample, heavy=heavy).of == MEDIAN for sample in samples)
     return MEDIAN if heavy or any(medians) else MEAN
 
@@ -280,7 +280,7 @@ def difference(one: Values, other: Values, *, heavy: bool = False) -> Estimate:
 
 
 def _without_interval(x: np.ndarray, of: str, scale: float = 0.0) -> Estimate | None:
-    """Return the estimate if `x` does not permit an interval."""
+    """Return the estimate without an interval if `x` permits none, else None."""
     value = math.nan if not x.size else float(np.median(x) if of == MEDIAN else x.mean())
     if x.size < 2:
         return Estimate(value, of, None, None, ONE_SEED)

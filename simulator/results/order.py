@@ -64,7 +64,7 @@ class Order:
 
     @property
     def open(self) -> list[str]:
-        """Those that are not known to be worse than the best."""
+        """The alternatives that are not known to be worse than the best."""
         either = dict.fromkeys([*self.equivalent, *self.unsettled])
         return [label for label in either if label not in self.worse]
 
@@ -161,13 +161,13 @@ def _compare_all(
 
 
 def _filled(values: np.ndarray, bounds: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return values, else their bounds; those that differ by rounding are those of `first`."""
+    """Return values or their bounds, equal to those of `first` up to rounding."""
     other = np.where(np.isfinite(values), values, bounds)
     return np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
 
 
 def _apart(factors: Mapping[str, np.ndarray], one: str, other: str) -> np.ndarray | None:
-    """Draw the logarithm of what a ratio may be wrong by; nan where neither has a score."""
+    """Draw the logarithm of a ratio's possible error; nan if neither has a score."""
     if not {one, other} <= factors.keys():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -176,7 +176,7 @@ def _apart(factors: Mapping[str, np.ndarray], one: str, other: str) -> np.ndarra
 
 
 def _twice(values: Values, exact: bool) -> np.ndarray:
-    """Return values as an array; where nothing is random, any other seed has the same."""
+    """Return values as an array, twice if nothing is random: every seed has the same."""
     array = np.asarray(values, dtype=float)
     return np.repeat(array, 2) if exact and array.size == 1 else array
 
@@ -201,9 +201,9 @@ def _compared(
 
 
 def _by_count(values: Scores, best: str | None) -> Order:
-    """Order by how many seeds have a score, then by the median; compared by McNemar's exact test.
+    """Order by the number of seeds with a score, then the median; use McNemar's exact test.
 
-    Nothing is equivalent: the seeds that have no score say nothing of how far off they are.
+    Nothing is equivalent, as nobody knows how far seeds without a score are from one.
     """
     from scipy.special import bdtr  # noqa: PLC0415 - 0.2 s
 
@@ -222,7 +222,7 @@ def _by_count(values: Scores, best: str | None) -> Order:
 
 
 def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | None:
-    """Return about how many seeds, all told, settle whether `other` is worse or equivalent.
+    """Return about how many seeds in all settle if `other` is worse or equivalent.
 
     The gap that more seeds will show is predicted from the gap and the spread so far. It stays
     unsettled between `MARGIN` less the half-width of the interval, and that half-width. None if

@@ -1,4 +1,4 @@
-"""Run directories, read back: the document, and the curves as runs."""
+"""Read run directories: the document, and the curves as runs."""
 
 import csv
 import io
@@ -33,12 +33,12 @@ class RunDirectory:
 
     @property
     def is_measured(self) -> bool:
-        """Whether all of these are real runs, not simulated ones."""
+        """Whether the runs are real, not simulated."""
         return bool(self.rows) and all(row["engine"] == REAL for row in self.rows.values())
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds, as they were run."""
+        """The seeds, in the order of the runs."""
         return list(self.summary["seeds"])
 
     @property

@@ -32,7 +32,7 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the largest unit of which `seconds` are at least two, or one second or ms."""
+    """Return the largest unit that fits into `seconds` twice, or else s or ms."""
     small = (1e-3, "ms") if 0 < seconds < 0.9995 else (1.0, "s")
     return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), small)
 
@@ -92,7 +92,7 @@ def loss_in_table(value: float | None, digits: int = 4) -> str:
 
 
 def loss_digits(values: Iterable[float | None]) -> int:
-    """Return with how many digits, four to six, losses that differ are told apart."""
+    """Return the number of digits, four to six, that shows different losses differently."""
     losses = {value for value in values if value is not None and math.isfinite(value)}
     apart = len({number(loss, 6) for loss in losses})
     return next((few for few in (4, 5) if len({number(x, few) for x in losses}) == apart), 6)
@@ -107,7 +107,7 @@ def seeds(numbers: Iterable[int]) -> str:
 def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return the seconds and the steps of each evaluation interval of `run`.
 
-    The last one includes the time for which the run stood still at its end.
+    The last interval includes the time without progress at the end.
     """
     seconds, steps = np.diff(run.curve["time"]), np.diff(run.curve["step"])
     moved = np.flatnonzero(steps > 0)
@@ -219,7 +219,7 @@ def _mean(values: Sequence[float] | np.ndarray) -> float:
 
 
 def ratio(over: float, under: float) -> float:
-    """Return a quotient; nan where it has none."""
+    """Return a quotient; nan if undefined."""
     return float(over / under) if under else math.nan
 
 
@@ -287,9 +287,9 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Return `run.COLUMNS`, shape (seeds, points), at the steps of all seeds.
+    """Return `run.COLUMNS`, shape (seeds, points), at the steps that all seeds share.
 
-    And at the end, if all stood still there.
+    The end is one of them if all seeds stood still there.
     """
     common = sorted(set.intersection(*(set(run.curve["step"]) for run in runs)))
     stood = all(run.curve["step"][-2:-1] == run.curve["step"][-1:] for run in runs)
@@ -367,7 +367,7 @@ def _times(runs: Sequence[Run], target: float | None, heavy: bool) -> dict[str, 
 
 
 def _reported(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return means of what clients report; empty where none are sampled."""
+    """Return means of clients' reports; empty without sampled clients."""
     if any(run.gradients is None for run in runs):
         return {}
     reports = [ratio(run.reports, run.rounds) for run in runs]
@@ -420,7 +420,7 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def unequal(groups: Groups) -> str:
-    """Say how many clients every algorithm keeps at work, where that differs."""
+    """Note how many clients each algorithm keeps at work, if that differs."""
     of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
     result = {label: _mean([run.at_work for run in runs]) for label, runs in of.items()}
     if len(result) < 2 or max(result.values()) <= EQUAL * min(result.values()):

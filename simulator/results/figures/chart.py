@@ -21,7 +21,7 @@ DECADE = 10  # ratio of the largest to the smallest value, above which an axis i
 
 
 class Look(NamedTuple):
-    """The look of a line; `hollow` symbols mark what was measured beside a prediction."""
+    """The look of a line; `hollow` symbols mark measured values beside a prediction."""
 
     colour: str
     dash: str = "solid"
@@ -32,7 +32,7 @@ class Look(NamedTuple):
 
     @classmethod
     def at(cls, index: int) -> "Look":
-        """Return the look of the line at this place of a figure."""
+        """Return the look of the n-th line of a figure."""
         return cls(*style.look(index))
 
 
@@ -115,7 +115,7 @@ class Chart:
 
 
 def apart(labels: Sequence[str]) -> list[str]:
-    """Return labels without the words that all of them share, unless that leaves one empty."""
+    """Return labels without the words that all share, unless one would be empty."""
     words = [WORDS.split(label) for label in labels]
     common = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
     brief = [" ".join(word for word in label if word not in common) for label in words]
@@ -147,5 +147,5 @@ def fitted(title: str, shown: Values, log: bool = True, *, zero: bool = False) -
 
 
 def wide(low: float, high: float) -> bool:
-    """Tell whether a linear axis would squash the smallest of these values."""
+    """Return whether a linear axis would hide the smallest of these values."""
     return bool(0 < DECADE * low < high)

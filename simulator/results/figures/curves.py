@@ -44,7 +44,7 @@ class Curves(NamedTuple):
 
 
 def of_groups(groups: Groups, rows: Sequence[Mapping[str, Any]] = ()) -> list[Curves]:
-    """Return the curves of runs by label, each with a look of its own; `rows`: their summaries."""
+    """Return the curves of runs by label, each with its look; `rows`: their summaries."""
     by_label = {row["label"]: row for row in rows}
     return [
         Curves(label, runs, Look.at(i), f"l{i}", row=by_label.get(label, {}))
@@ -100,7 +100,7 @@ def error(
 
 
 def bands(lines: Sequence[Curves]) -> str:
-    """Say what lines and their bands are."""
+    """Return the caption that explains lines and bands."""
     seeds = max(len(line.runs) for line in lines)
     what = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
     with_band = seeds > 1 or any(_modelled(line) for line in lines)
@@ -113,7 +113,7 @@ def has_loss(lines: Sequence[Curves]) -> bool:
 
 
 def error_panel(lines: Sequence[Curves], target: float | None, loss: str) -> Panel:
-    """Return the loss against time, or the steps where there is no loss."""
+    """Return the panel of the loss, or else of the steps, against time."""
     if has_loss(lines):
         return over_time(lines, "loss", loss, target)
     return over_time(lines, "step", "local steps done")
@@ -188,7 +188,7 @@ def _line(line: Curves, grid: Grid, column: str, size: float, log: bool) -> Line
 
 
 def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
-    """Return the ends of a band around a mean: at its end what tables and sentences state.
+    """Return the ends of a band around a mean; the last ones are those of tables.
 
     That is the interval of the mean over seeds (seeds, points). Where a model adds its error to the
     last loss, the band widens with the loss in proportion. None of a single seed without a model.
@@ -206,7 +206,7 @@ def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
 
 
 def _modelled(line: Curves) -> Sequence[float | None] | None:
-    """Return the interval of a last loss that has the error of a model."""
+    """Return the interval of the last loss if it contains a model's error."""
     known: Sequence[float | None] | None = (line.row.get("interval90") or {}).get("loss")
     return known if known and line.row["loss"]["last"] else None
 
@@ -223,7 +223,7 @@ def _reached(line: Curves, target: float, size: float) -> list[Line]:
 
 
 def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
-    """Return the finite values of lines that the axis must show.
+    """Return the finite values of lines that an axis must show.
 
     Of losses that is all of the means but those of the first moments, those that diverge from the
     first ones, and those of single moments far below all others: one such would hide all others.
@@ -246,7 +246,7 @@ def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
 
 
 def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
-    """Return times (points,) that all seeds have, and each seed's values then (seeds, points).
+    """Return common times (points,), and each seed's values then (seeds, points).
 
     Values are linear between evaluations, except tau, which is constant; none is between the start
     and the first evaluation. The times are `EVEN` evenly and `GEOMETRIC` geometrically spaced ones;
@@ -267,7 +267,7 @@ def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
 
 
 def staleness(groups: Groups, *, title: str) -> Chart | None:
-    """Chart how stale the contributions were; None where none was, or all are equally stale."""
+    """Chart the staleness of contributions; None if all are equally stale."""
     rows = []
     for line in of_groups(groups):
         if any(counts := staleness_counts(line.runs)):
@@ -280,9 +280,9 @@ def staleness(groups: Groups, *, title: str) -> Chart | None:
 
 
 def staleness_panels(every: Sequence[tuple[Curves, str, Mapping[int, float]]]) -> list[Panel]:
-    """Return the distribution functions of staleness, a panel for each of its units.
+    """Return a panel of distribution functions for each unit of staleness.
 
-    `every`: curves, their unit, and how many contributions, or which share, were how stale.
+    `every`: curves, their unit, and the number or share of contributions by staleness.
     """
     units: dict[str, list[tuple[Curves, dict[int, float]]]] = {}
     for line, unit, counts in every:
@@ -302,7 +302,7 @@ def staleness_panels(every: Sequence[tuple[Curves, str, Mapping[int, float]]]) -
 
 
 def breakdown(groups: Groups, *, title: str) -> Chart:
-    """Chart the seconds per step of each algorithm, split into what they are spent on."""
+    """Chart the seconds per step of each algorithm, split by use."""
     return Chart(title, "", [breakdown_panel({k: _per_step(v) for k, v in groups.items()})])
 
 
