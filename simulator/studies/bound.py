@@ -26,7 +26,7 @@ Bounds = Callable[[float, int], float]
 
 
 def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
-    """Return the figure by file name, with the runs of `folder`; none unless there is a bound."""
+    """Return the figure by file name, with the runs of `folder`; {} without a bound."""
     there = (folder / store.WHOLE).is_file()
     runs = read.read(folder).runs if there else {}
     with style.style():

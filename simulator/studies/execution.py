@@ -1,4 +1,4 @@
-"""How runs are executed, and the checks of what was asked for before any of them starts."""
+"""How runs are executed, and checks of a command's options before any run starts."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +102,7 @@ def opened(
     kind: Callable[..., D],
     settings: Settings,
 ) -> Iterator[D | None]:
-    """Hold the directory of a study open; None where `out` is. Raises InputError."""
+    """Open the directory of a study; yield None if `out` is None. Raises InputError."""
     if out is None:
         yield None
         return

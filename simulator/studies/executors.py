@@ -37,7 +37,7 @@ UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
 
 
 class DiedError(Exception):
-    """The process of a task has died each time: the message says how."""
+    """Raised when the process of a task has died each time; the message says how."""
 
 
 class Alone(NamedTuple):
@@ -63,7 +63,7 @@ class Processes(ThreadPoolExecutor):
         self._starting = threading.Lock()
 
     def submit(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Future[Any]:
-        """Submit a task. Its future raises DiedError where its process dies `TRIES` times."""
+        """Submit a task. Its future raises DiedError if its process dies `TRIES` times."""
         return super().submit(self._do, work, *task, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -127,7 +127,7 @@ def how(status: int | None) -> str:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back meanwhile; processes started in here leave it to this one for good."""
+    """Delay Ctrl-C inside the block; processes started there always ignore it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -139,7 +139,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def _begin(jobs: int) -> None:
-    """Share the cores with the pool's other processes, and end with the parent, even a killed one.
+    """Share the cores with the pool's other processes, and end with the parent.
 
     More threads of OpenMP (torch) than cores wait for each other busily, which more than doubles
     the time of small models. A user's own setting stands.
@@ -157,7 +157,7 @@ def _begin(jobs: int) -> None:
 
 @contextmanager
 def start(execution: Execution) -> Iterator[Executor | None]:
-    """Yield an executor of tasks: processes, or a Dask cluster; None stands for this very process.
+    """Yield an executor of tasks, processes or a Dask cluster; None: this process.
 
     Raises InputError where no Dask scheduler answers.
     """
@@ -181,7 +181,7 @@ def start(execution: Execution) -> Iterator[Executor | None]:
 
 @dataclass(frozen=True)
 class Work(Generic[T, R]):
-    """What is done with a task: `do` it; describe it, and count its `runs`."""
+    """The work of a task: `do` it, describe it, and count its `runs`."""
 
     do: Callable[[T], R]
     description: Callable[[T], str]
@@ -194,7 +194,7 @@ def results(
     tasks: Mapping[int, T],
     waiting: Callable[[float], None] = lambda runs: None,
 ) -> Iterator[tuple[int, R]]:
-    """Do `work` with each task; yield each result, with its task's key, as soon as it is there.
+    """Do `work` with each task; yield each result, with its task's key, at once.
 
     `waiting` is called every `PATIENCE` seconds meanwhile; if tasks run in this very process, every
     `PULSE` seconds with how many of the `runs` of the task under way are done, and share of one.
@@ -227,7 +227,7 @@ def results(
 
 
 def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:
-    """Return what takes the shares that are done of one run after another, to tell their sum."""
+    """Return a function that adds up the finished shares of runs, one after another."""
     said, ended, last, reached = monotonic(), 0, 0.0, 0.0
 
     def told(share: float) -> None:

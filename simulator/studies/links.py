@@ -102,7 +102,7 @@ def uncalibrated(
 
 
 def _longer(scenario: Scenario, name: str, factor: float) -> float:
-    """Return by what share steps take longer where what is named takes `factor` times as long."""
+    """Return the share by which steps are longer if the named part takes `factor` times as long."""
     before = max(scenario.team.mean_compute)
     if factor == 1 or not 0 < before < inf:
         return 0.0

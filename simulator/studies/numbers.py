@@ -46,7 +46,7 @@ class Number:
         return cls(SHORT.get(path, path), match and (match[1] or match[2]), where)
 
     def chosen(self, scenario: Scenario) -> list[int]:
-        """Return the indices of the algorithms that it is about. Raises InputError."""
+        """Return the indices of the algorithms of this number. Raises InputError."""
         names = [(one.label, one.name, str(at)) for at, one in enumerate(scenario.algorithm)]
         indices = [at for at, of in enumerate(names) if self.only is None or self.only in of]
         if not indices:
@@ -55,14 +55,14 @@ class Number:
         return indices
 
     def value(self, row: Mapping[str, Any]) -> float:
-        """Return the number of a row; nan where it has no value. Raises InputError."""
+        """Return the number of a row; nan without a value. Raises InputError."""
         entry = self.entry(row)
         if isinstance(entry, Mapping):
             entry = entry["median" if entry.get("estimate") == intervals.MEDIAN else "mean"]
         return nan if entry is None else float(entry)
 
     def entry(self, row: Mapping[str, Any]) -> Any:
-        """Return the number, or the estimate, at the path of a row; None where it has no value.
+        """Return the number or estimate at the path of a row; None without a value.
 
         Raises InputError where the row has no such number.
         """
@@ -89,7 +89,7 @@ def _is_number(entry: Any) -> bool:
 
 
 def unit(text: str) -> str:
-    """Return the unit of a quantity; "" where it has none."""
+    """Return the unit of a quantity; "" without one."""
     parts = _QUANTITY.fullmatch(text)
     return parts[2] or "" if parts else ""
 
@@ -121,7 +121,7 @@ class Range:
 
     @property
     def log(self) -> bool:
-        """Whether places are those of logarithms."""
+        """Whether places are on a logarithmic scale."""
         return self.low > 0
 
     def at(self, place: float) -> float:

@@ -105,7 +105,7 @@ def run_on(
 
 
 def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:
-    """Return a task for each algorithm and seed, then those of the bootstrap replicates, if any.
+    """Return a task per algorithm and seed, then those of bootstrap replicates.
 
     The first seed records a timeline. Replicates have the seeds of the runs if `paired`, else
     seeds of their own.
@@ -133,7 +133,7 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
 def execute(
     scenario: Scenario, tasks: Sequence[Task], place: Place, progress: Progress | None = None
 ) -> tuple[list[Run], int]:
-    """Return the run of each task, and how many of them were kept; keep each new one at once."""
+    """Return each task's run, and the number of stored ones; store each new one."""
     execution, executor, kept = place
     keys = [task.key(scenario) for task in tasks] if kept else []
     found = [kept.part(key) for key in keys] if kept else []
@@ -162,7 +162,7 @@ def execute(
 def share_out(
     scenario: Scenario, tasks: Sequence[Task], done: Mapping[int, Run], execution: Execution
 ) -> list[list[int]]:
-    """Group the indices of the tasks to do into blocks: seeds of one algorithm, run by one call.
+    """Group the tasks' indices into blocks of seeds of one algorithm, run by one call.
 
     Blocks are in the order of their seeds, so that the time left can be estimated early.
     """
@@ -188,7 +188,7 @@ def run_block(
     execution: Execution,
     expected: Mapping[str, str],
 ) -> list[Run]:
-    """Run tasks of one algorithm in this process; refuse versions other than those `expected`."""
+    """Run tasks of one algorithm in this process; refuse versions but `expected`."""
     store.demand_versions(expected)
     first, seeds = tasks[0], [task.seed for task in tasks]
     replicates = [task.replicate for task in tasks if task.replicate is not None] or None

@@ -96,7 +96,7 @@ def count(scenario: Scenario, seeds: int) -> Size:
 
 
 def brief(scenario: Scenario, seeds: int | None) -> bool:
-    """Tell whether all runs together take less than starting other processes would, or little more.
+    """Return whether all runs take little longer than starting processes would.
 
     `seeds` of each algorithm; None: run.seeds.
     """
@@ -108,7 +108,7 @@ def demand(
     runs: Iterable[tuple[Scenario, range]],
     execution: Execution | None = None,
 ) -> None:
-    """Refuse scenarios, each with its range of seeds, that exceed a week or this machine's memory.
+    """Refuse scenarios, each with its seeds, beyond a week or this machine's memory.
 
     Raises InputError with the estimate.
     """

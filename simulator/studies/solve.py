@@ -75,7 +75,7 @@ class Condition:
         return f"{statistics.number(number / size)} {self.unit}".rstrip()
 
     def beyond(self, number: float) -> float:
-        """Return by how much a number meets the condition, below zero if it does not.
+        """Return by how much a number meets the condition; negative if it does not.
 
         A logarithm of their ratio if both are positive, so that times and rates are nearly straight
         lines of the logarithm of what is varied. A loss never reached, nan, does not meet it.
@@ -113,7 +113,7 @@ def key_range(table: Mapping[str, Any], key: str, between: str | None) -> Range:
 
 @dataclass(frozen=True)
 class Solution:
-    """What one algorithm needs.
+    """The solution for one algorithm.
 
     `holds`: "from" or "up to" the `value`, or "always" or "never" within the range, without one;
     `interval`: where the interval of the number, `number` at the value, begins and ends to meet
@@ -346,7 +346,7 @@ class _Search:
         return self.condition.beyond(self.readings[value][end])
 
     def solution(self) -> Solution:
-        """Return the answer. Raises InputError where the number moves both ways."""
+        """Return the answer. Raises InputError if the number both rises and falls."""
         beyond = {value: self.beyond(value) for value in self.first}
         self._demand_one_edge(beyond)
         depends, from_low = len({*self.readings.values()}) > 1, beyond[self.first[0]] >= 0
@@ -389,7 +389,7 @@ class _Search:
         return self.values.snapped(root)
 
     def _demand_one_edge(self, beyond: Mapping[float, float]) -> None:
-        """Raise InputError where the condition begins or ends more than once in the range."""
+        """Raise InputError if the condition begins or ends more than once in the range."""
         readings = [*self.readings.items()]
         moves = {  # beyond their intervals
             (after[1] > before[2]) - (after[2] < before[1])

@@ -80,7 +80,7 @@ def determining_sources() -> list[Path]:
 
 
 def settings(command: str, scenario: Scenario, programs: Programs, **more: Any) -> dict[str, Any]:
-    """Return all that a command's results follow from: its scenario, and `more` of its options.
+    """Return all settings that determine a command's results; `more`: its options.
 
     Of users' `programs`, whose code has no version, there are the names only.
     """

@@ -1,4 +1,4 @@
-"""`Display`: what every result can do, as a sentence, a table of rows, a figure, and its fields."""
+"""`Display`, the base of every result: a sentence, a table of rows, a figure, and its fields."""
 
 import base64
 import html
@@ -40,12 +40,12 @@ class Display:
     """A result with a short repr, a table and a figure for notebooks, data frames and a file."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Return flat rows, as a data frame has them."""
+        """Return flat rows, those of a data frame."""
         raise NotImplementedError
 
     @property
     def _head(self) -> str:
-        """How much there is, in a few words."""
+        """Size of the result, in a few words."""
         raise NotImplementedError
 
     @property
@@ -54,11 +54,11 @@ class Display:
         raise NotImplementedError
 
     def _table(self) -> list[dict[str, str]]:
-        """Return rows to read: texts by heading."""
+        """Return rows of texts by heading."""
         raise NotImplementedError
 
     def _chart(self) -> Chart | None:
-        """Return the figure; None where there is nothing to draw."""
+        """Return the figure, or None if there is nothing to draw."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class Display:
         return extra("pandas").DataFrame(self.records())
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the result to a file, from which `load` has it again exactly; return its path.
+        """Write the result to a file, from which `load` restores it; return its path.
 
         Raises InputError where something else is there, unless `overwrite`.
         """
@@ -151,7 +151,7 @@ class Display:
 
 
 def _whole(text: str) -> str:
-    """Keep numbers beside their units where lines are broken."""
+    """Prevent line breaks between numbers and their units."""
     return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
 
 
@@ -177,7 +177,7 @@ def text(value: Any) -> str:
 def shown_columns(
     rows: Sequence[Row], values: Mapping[str, Callable[[Row], Any]], where: str = PAGE
 ) -> list[ResultColumn]:
-    """Return the result columns of tables `where` for these rows: those with some value.
+    """Return the result columns that tables `where` show of these rows: all with a value.
 
     `values`: functions of a row by the key of a column.
     """
@@ -186,7 +186,7 @@ def shown_columns(
 
 
 def without_tables(row: Row) -> dict[str, Any]:
-    """Return a row without tables in it: "behind": {"value": 1} becomes "behind.value": 1.
+    """Return a flat row: "behind": {"value": 1} becomes "behind.value": 1.
 
     An interval becomes "behind.ci95.low" and "behind.ci95.high".
     """
@@ -203,6 +203,6 @@ def without_tables(row: Row) -> dict[str, Any]:
 
 
 def even(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Give all rows the same columns: only some have what failed, or what another program takes."""
+    """Give all rows the same columns, as programs differ in their parameters."""
     columns = dict.fromkeys(key for row in rows for key in row)
     return [{**dict.fromkeys(columns), **row} for row in rows]

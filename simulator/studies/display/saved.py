@@ -1,4 +1,4 @@
-"""A result kept in one file, to be had again exactly.
+"""A result in one file, from which it is restored exactly.
 
 The file is a ZIP archive without compression, so that its size bounds what is read: the fields of
 the result as JSON, and its runs as `store` keeps them. Types come from the annotations of the
@@ -52,7 +52,7 @@ def encoded(kind: str, state: Mapping[str, Any]) -> bytes:
 
 
 def packed(value: Any, runs: list[bytes]) -> Any:
-    """Return a value as JSON has it; its runs are put into `runs`."""
+    """Return a value in JSON's types; its runs are put into `runs`."""
     if isinstance(value, Run):
         runs.append(store.encode(value))
         return len(runs) - 1
@@ -65,7 +65,7 @@ def packed(value: Any, runs: list[bytes]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return what a value consists of, in types that JSON knows."""
+    """Return the parts of a value in JSON's types."""
     match value:
         case Scenario():
             return {"file": value.file, "table": value.table}
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Restorer:
-    """Makes values again of what `packed` made of them; raises InputError or ValueError.
+    """Restorer of the values that `packed` converted; raises InputError or ValueError.
 
     `programs`: a user's; `allow_paths`: as of `load`; `runs`: those of the file.
     """

@@ -81,7 +81,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Keys with their values, and what became of each target; see `json`."""
+    """The fitted values of keys, and the result for each target; see `json`."""
 
     scenario: Scenario
     file: str
@@ -100,7 +100,7 @@ class FitResult:
 
     @property
     def sentences(self) -> list[str]:
-        """What the fit leaves open, one sentence each."""
+        """Sentences on what the fit leaves open."""
         ends = [row["key"] for row in self.keys if row["at_end"]]
         return [
             *(f"{sentence}." for sentence in self.undetermined),
@@ -184,7 +184,7 @@ def fit(  # noqa: PLR0913 - the options of the command
 
 
 def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
-    """Return the scenarios at both ends of the ranges; refuse targets of algorithms they lack."""
+    """Return the scenarios at both ends of the ranges; refuse targets they cannot have."""
     ends = list[Scenario]()
     for place in (0.0, 1.0):
         for target in targets:
@@ -251,7 +251,7 @@ class _Search:
         return tuple(limits.at(float(z)) for limits, z in zip(self.limits, place, strict=True))
 
     def residuals(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
-        """Return what is missed, in standard errors, shape (places, targets)."""
+        """Return the misses of targets in standard errors, shape (places, targets)."""
         missed = self.at(targets, places)[..., 0] - [target.value for target in targets]
         missed = missed / np.array([target.tolerance / NORMAL for target in targets])
         return np.asarray(np.where(np.isfinite(missed), missed, ABSENT))
@@ -376,7 +376,7 @@ class _Search:
         return min(finite), max(finite)
 
     def _row(self, target: Target, best: np.ndarray) -> dict[str, Any]:
-        """Return what became of a target."""
+        """Return the result for a target."""
         value, *seeds = self.at([target], [best])[0, 0]
         error = float(np.std(seeds, ddof=1) / len(seeds) ** 0.5) if len(seeds) > 1 else None
         off = (value - target.value) / target.tolerance
@@ -387,7 +387,7 @@ class _Search:
     def _predicted(
         self, target: Target, best: np.ndarray, covariance: np.ndarray, free: np.ndarray
     ) -> dict[str, Any]:
-        """Return the interval of a target held out; None where keys that it needs are free."""
+        """Return the interval of a held-out target; None if a key that it needs is undetermined."""
         row = self._row(target, best)
         slope = self.jacobian([target], best)[0] * target.tolerance / NORMAL
         if (np.abs(free @ slope) * FREE > target.tolerance).any():
@@ -417,7 +417,7 @@ def _within(target: Target, low: float, high: float) -> bool:
 
 
 def _undetermined(keys: Sequence[str], shares: np.ndarray) -> list[str]:
-    """Return a sentence for each key, or group of keys, that the targets do not determine."""
+    """Return a sentence per key, or group of keys, that no target determines."""
     alone = [key for key, share in zip(keys, shares, strict=True) if share >= 1 - PART]
     mixed = [key for key, share in zip(keys, shares, strict=True) if PART < share < 1 - PART]
     anywhere = "is not determined: within the tolerances it may be anywhere in its range"

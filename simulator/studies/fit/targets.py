@@ -1,4 +1,4 @@
-"""Read TARGETS.toml: the keys that may move, within what, and the numbers that they must meet."""
+"""Read TARGETS.toml: keys with their ranges, and the numbers that they must meet."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ Keys = Mapping[str, Range]
 
 
 class _Shared(BaseModel):
-    """What a target may state, or the file for all of its targets."""
+    """Settings of one target, or of all targets in a file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -88,7 +88,7 @@ class Target:
         return labels
 
     def of(self, rows: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> float:
-        """Return the number, from rows of `simulate --json` by label; nan where it has no value."""
+        """Return the number, from rows of `simulate --json` by label; nan without a value."""
         one, *others = (term.value(rows[at]) for term, at in zip(self.terms, labels, strict=True))
         if self.sign == "/":
             return one / others[0] if others[0] else float("nan")
@@ -162,7 +162,7 @@ def _target(
     base: Scenario,
     variants: dict[tuple[str, ...], Scenario],
 ) -> Target:
-    """Read a target, with what the file states for all. Raises InputError.
+    """Read a target, with the file's settings for all. Raises InputError.
 
     Targets of one variant of the scenario share it in `variants`, to be simulated together.
     """
@@ -215,7 +215,7 @@ def _scenario(folder: Path, name: str, where: str) -> Scenario:
 
 @contextmanager
 def _about(where: str, sets: Sequence[str] = ()) -> Iterator[None]:
-    """Begin an InputError with `where`; it does not name --set, which nobody wrote."""
+    """Begin an InputError with `where` instead of --set, which nobody wrote."""
     try:
         yield
     except InputError as error:

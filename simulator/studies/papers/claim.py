@@ -144,7 +144,7 @@ class Paper:
 
 
 def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return how many claims have each verdict, by their kind; `rows` as in claims.json."""
+    """Return the number of claims by kind and verdict; `rows` as in claims.json."""
     count = Counter((row["kind"], row["verdict"]) for row in rows)
     return {kind: {verdict: count[kind, verdict] for verdict in Verdict} for kind in Kind}
 
@@ -155,7 +155,7 @@ def close(value: float, expected: float, within: float) -> bool:
 
 
 def mentions(place: str, shown: str) -> bool:
-    """Return whether a claim's place mentions a figure or table, or a panel of it: figure 5, 5a."""
+    """Return whether a claim's place mentions a figure, table or panel (figure 5, 5a)."""
     return re.search(rf"\b{shown}[a-z]?\b", place) is not None
 
 

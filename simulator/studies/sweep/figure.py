@@ -24,7 +24,7 @@ TICKS = 10  # values that an axis names one by one
 
 
 def files(result: SweepResult) -> dict[str, bytes]:
-    """Return the figure by file name; none where `chart` has none."""
+    """Return the figure by file name; {} if `chart` returns None."""
     with style():
         return drawing.files({"sweep": result._chart()})
 
@@ -72,7 +72,7 @@ def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
 
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
-    """Return values as numbers in the unit of the first; None where some are not numbers."""
+    """Return values in the unit of the first; None if some are not numbers."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(map(float, values)), ""
     for dimension in DIMENSIONS:

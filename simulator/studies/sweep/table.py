@@ -101,7 +101,7 @@ class SweepResult(Display):
 
     @property
     def verdict(self) -> Verdict:
-        """The answer: which algorithm is best, and at how many of the points."""
+        """The answer: which algorithm is best, and at how many points."""
         column = ranked_by(self.rows)
         return of_points(self.picks, column.words, column.key)
 
@@ -193,7 +193,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
 
 
 def _summarised(summary: Mapping[str, Any], numbers: Sequence[Row], heavy: bool) -> Row:
-    """Return a row of means with their intervals, as `simulate` has them."""
+    """Return a row of means with the intervals of `simulate`."""
     row: Row = {}
     for column in RESULT_COLUMNS:
         values = [of_run[column.key] for of_run in numbers]
@@ -226,7 +226,7 @@ def collected(
     records: Iterable[Record],
     resumed: int,
 ) -> SweepResult:
-    """Put the records, in the order of points and algorithms, into tables."""
+    """Make tables of the records, in the order of points and algorithms."""
     values = [{key: value(text) for key, text in point.items()} for point in points]
     rows, seed_rows, picks = list[Row](), list[Row](), list[Row]()
     count: Counter[tuple[str, str]] = Counter()

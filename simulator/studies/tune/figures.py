@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 def figures(tune: Row) -> dict[str, bytes]:
-    """Return every figure, by file name."""
+    """Return all figures by file name."""
     drawn = {
         "tune": ranking(tune),
         "tune-tradeoffs": tradeoffs(tune),
@@ -38,7 +38,7 @@ def figures(tune: Row) -> dict[str, bytes]:
 
 
 def ranking(tune: Row) -> Chart | None:
-    """Chart the values of the best configurations with their intervals; None without values."""
+    """Chart the best configurations' values and intervals; None without values."""
     shown = [row for row in tune["ranking"] if row["value"] is not None][:SHOWN][::-1]
     if not shown:
         return None
@@ -65,7 +65,7 @@ def ranking(tune: Row) -> Chart | None:
 
 
 def tradeoffs(tune: Row) -> Chart | None:
-    """Chart time and cost against loss, or time against cost, with one worker alone.
+    """Chart time and cost against loss, or time against cost, and one worker alone.
 
     None where fewer than two of them differ.
     """
@@ -95,7 +95,7 @@ def tradeoffs(tune: Row) -> Chart | None:
 
 
 def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
-    """Yield the quantities to be small, by name and unit; nan where a row has none."""
+    """Yield the quantities to minimise, by name and unit; nan without a value."""
     rows, objective = tune["ranking"][:MOST], tune["objective"]
 
     def used(key: str, scale: float = 1.0) -> list[float]:
@@ -120,7 +120,7 @@ def _spreads(values: Sequence[float]) -> bool:
 
 
 def dominated(table: np.ndarray) -> np.ndarray:
-    """Tell which rows of (rows, quantities) another row beats, or which have unknown quantities.
+    """Return a mask of rows, of (rows, quantities), that are beaten or incomplete.
 
     Another beats a row if no quantity is larger and one is smaller.
     """
@@ -131,7 +131,7 @@ def dominated(table: np.ndarray) -> np.ndarray:
 
 
 def sensitivity(tune: Row) -> Chart | None:
-    """Chart by how much each candidate is worse than the best of them, if an input is 20 % off.
+    """Chart how much worse than the best each candidate is if an input is 20 % off.
 
     A hollow mark is where runs were cut: the candidate is at least as much worse. None where no
     candidate reaches the target.

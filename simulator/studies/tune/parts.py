@@ -50,7 +50,7 @@ class Part:
         return whole | {"cluster": cluster}
 
     def overrides(self, table: Mapping[str, Any]) -> list[str]:
-        """Return what `--set` takes to make a scenario's table that of this part."""
+        """Return the arguments of `--set` that turn a scenario into this part."""
         return [*_changes(dict(table), self.applied(table))]
 
 
@@ -68,7 +68,7 @@ def _changes(old: Any, new: Any, path: tuple[str | int, ...] = ()) -> Iterator[s
 
 
 def scaled(law: Any, by: float) -> Any:
-    """Return a distribution, as a scenario writes it, of times `by` times as long."""
+    """Return a scenario's distribution of times `by` times as long."""
     if isinstance(law, str):
         return f"{to_si(law, 'time') * by!r} s"
     if not isinstance(law, dict):
@@ -140,7 +140,7 @@ def _sizes(scenario: Scenario) -> tuple[int, ...]:
 
 
 def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
-    """Return the sites, in the order written: of each, its workers of each group and of none."""
+    """Return the workers of each group, and of none, by site in the order written."""
     cluster, sizes = scenario.cluster, _sizes(scenario)
     regions = [group.region or cluster.region for group in (*cluster.group, cluster)]
     keys: list[Any] = [region or place for place, region in enumerate(regions)]
@@ -156,7 +156,7 @@ def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
 
 
 def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
-    """Return how many of the first `workers` are in each group and in none."""
+    """Return the numbers among the first `workers` in each group and in none."""
     sizes, left = [*_sizes(scenario)], workers
     filled = [place for place, size in enumerate(sizes) if size]
     if workers > sum(sizes):
@@ -203,7 +203,7 @@ def fastest(scenario: Scenario) -> int:
 def _part(
     scenario: Scenario, name: str, counts: tuple[int, ...], constant: bool | None = None
 ) -> Part:
-    """Return a part in which a step of all, or the whole run, sees as many tokens as before."""
+    """Return a part whose steps, or whole run, see as many tokens as before."""
     cluster = scenario.cluster
     workers = cluster.model_copy(update={"workers": sum(counts)}).participants
     times = cluster.participants / workers if workers else 1.0

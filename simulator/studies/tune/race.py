@@ -36,7 +36,7 @@ def seed_counts(seeds: int) -> Iterator[int]:
 
 
 def model_of(scores: Sequence[Score]) -> Modelled | None:
-    """Return what models say of the values of scores; None where there are none."""
+    """Return the models' statement on scores, or None."""
     return next((score.model for score in scores if score.model), None)
 
 
@@ -68,17 +68,17 @@ class Contender:
         return self.reached == len(self.scores)
 
     def used(self, what: str) -> float:
-        """Return the mean of what `consumption.used` calls so; nan where that is not set."""
+        """Return the mean of an amount of `consumption.used`; nan if it is not set."""
         return float(np.mean([(score.used or {}).get(what, math.nan) for score in self.scores]))
 
     @property
     def model(self) -> Modelled | None:
-        """What models of losses and times say of its values; None where there are none."""
+        """The statement of models of losses and times on its values, or None."""
         return model_of(self.scores)
 
     @property
     def factors(self) -> np.ndarray | None:
-        """Draws of what its values may be wrong by; None where no model says."""
+        """Draws of its values' possible errors by a model, or None."""
         return np.array(self.model.factors) if self.model and self.model.factors else None
 
     @property
@@ -219,7 +219,7 @@ class Race:
         return math.isfinite(best) and worse and total >= margin * best * count * (1 - ROUNDED)
 
     def _doubt(self, contender: Contender) -> float:
-        """Return how many times worse a contender may seem than it is, by what a model may err.
+        """Return by what factor a model's error may make a contender seem worse.
 
         Of runs that are cut alone: otherwise the error is added to their values.
         """
@@ -233,7 +233,7 @@ class Race:
         return min(max(1.0, float(np.nanquantile(ratio, TAILS[1]))), DOUBTFUL)
 
     def _failed(self, score: Score) -> bool:
-        """Whether a run had all the time there is and did not reach the target."""
+        """Whether a run took all its time and missed the target."""
         return not score.reached and score.ran >= self.limit
 
     def _known(self, score: Score) -> float:
@@ -248,7 +248,7 @@ class Race:
         return min((rival.mean(count) for rival in there), default=math.inf)
 
     def _leader(self) -> Contender | None:
-        """Return the best of the contenders that reached the target with most seeds, and all."""
+        """Return the best contender of those that reached the target with most seeds, and all."""
         there = [rival for rival in self.contenders.values() if rival.scores and rival.all_reached]
         return min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
 

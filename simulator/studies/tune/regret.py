@@ -68,7 +68,7 @@ def _spread(law: Any, by: float) -> Any:
 
 
 def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[dict[str, Any]]:
-    """Return a row for each world, the scenario as it is first: what each contender costs there.
+    """Return what each contender costs in each world; the first is the scenario itself.
 
     The others have one of `INPUTS` 20 % down or up. Runs are cut at the same time in every world,
     `LONGER` times the slowest as written. A contender that was cut may still be first where what
@@ -110,7 +110,7 @@ def _run(
     race: Race, worlds: Sequence[Table], scores: Sequence[dict[str, list[Score]]],
     missing: Sequence[tuple[int, Contender]], duration: float | None,
 ) -> None:  # fmt: skip
-    """Run contenders in worlds, by their places, and put their scores there."""
+    """Run contenders in worlds, given by index, and store their scores there."""
     seeds = tuple(race.seeds)
     results = race.runner([
         RunRequest(race.space.world(contender.candidate, duration, worlds[place]), seeds)
@@ -121,7 +121,7 @@ def _run(
 
 
 def _cut(objective: TuningObjective, contenders: Sequence[Contender], limit: float) -> float | None:
-    """Return the time (seconds) at which runs are cut; None where they may run as long as given."""
+    """Return the time (s) at which runs are cut; None: they are not."""
     values = [score.value for rival in contenders for score in rival.scores if score.reached]
     horizon = objective.horizon(LONGER * max(values)) if values else math.inf
     return float(f"{horizon:.3g}") if horizon < limit else None
@@ -163,7 +163,7 @@ def _row(
 
 
 def cost(row: Row, label: str, unit: str = "") -> str:
-    """Say in percent, followed by `unit`, what a candidate costs in a row, from memory or JSON.
+    """Format in percent, followed by `unit`, what a candidate costs in a row.
 
     A cut is ">"; "~" is what may be chance. `notes` says so.
     """
@@ -177,7 +177,7 @@ def cost(row: Row, label: str, unit: str = "") -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Say what the marks in a table of costs mean, and when runs were cut."""
+    """Explain the marks in a table of costs, and when runs were cut."""
     texts = [cost(row, label) for row in rows for label in row["values"]]
     cut = next((row["cut"] for row in rows if row.get("cut")), None)
     marks = []

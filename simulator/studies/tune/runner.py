@@ -67,7 +67,7 @@ class TuneDirectory(store.RecordDirectory):
         super()._demand()
 
     def score(self, key: str) -> Score | None:
-        """Return the score kept under `key`; None where there is none, or no valid one."""
+        """Return the valid score stored under `key`, or None."""
         with suppress(KeyError, ValidationError):
             score: Score = adapter(Score).validate_python(self.kept[key])
             return score
@@ -76,7 +76,7 @@ class TuneDirectory(store.RecordDirectory):
 
 @dataclass
 class Runner:
-    """Scores configurations: runs them on `executor` (None: this process), and counts the runs.
+    """Scorer of configurations: runs them on `executor` (None: this process), and counts the runs.
 
     `done`: runs that were needed; `resumed`: those of them that the `directory` had. `progress` is
     called with how many runs of a call are done, and how many there are.
@@ -121,7 +121,7 @@ class Runner:
         return [[scores[seed] for seed in request.seeds] for request, scores in pairs]
 
     def _kept(self, request: RunRequest, keys: Mapping[int, str]) -> dict[int, Score]:
-        """Return the scores that the directory has of a request, by seed, and count them."""
+        """Return a request's stored scores by seed, and count them."""
         found = {}
         for seed in request.seeds if self.directory and keys else ():
             assert self.directory is not None
@@ -158,7 +158,7 @@ def run_request(
     execution: Execution,
     expected: Mapping[str, str],
 ) -> list[Score]:
-    """Run and score a request in this process; refuse versions other than those `expected`."""
+    """Run and score a request in this process; refuse versions but `expected`."""
     store.demand_versions(expected)
     scenario, seeds = request.scenario, request.seeds
     runs = execution.run(scenario, scenario.algorithm[0], seeds)
