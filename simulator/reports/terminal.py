@@ -1,14 +1,16 @@
 """Tables that commands print on a terminal."""
 
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..inputs import messages
+from ..inputs import messages, untrusted
 from ..results import consumption, wording
 from ..results.columns import (
     NIGHTS,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # theory has no need of all that simulates
     from ..studies.sweep.table import SweepResult
     from ..studies.tune.result import TuneResult
 
+THEORY = Path(__file__).with_name("theory.toml")
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
@@ -453,32 +456,7 @@ def fit(result: "FitResult") -> list[Table]:
 
 def theory(document: Row) -> list[Table | str]:
     """Lay out the document of `paceline theory`, without its notes."""
-    keys = {
-        "periods": {
-            "tau": "tau",
-            "s/step": "seconds_per_step",
-            "speed-up": "speedup",
-            "scalability": "scalability",
-        },
-        "tau_star": {
-            "within": "duration",
-            "best tau": "random_delays",
-            "for constant delays": "constant_delays",
-            "cap": "cap",
-        },
-        "intervals": {
-            "from": "time",
-            "steps": "steps",
-            "best tau": "tau",
-            "bound at its end": "bound",
-        },
-        "crossings": {
-            "tau": "tau",
-            "is better than": "against",
-            "until": "time",
-            "bound there": "bound",
-        },
-    }
+    keys = tomllib.loads(untrusted.text(THEORY))
     if any(row["valid"] is not None for row in document["periods"]):  # there is a bound
         keys["periods"]["in Theorem 2"] = "valid"
     if document["bucketed_seconds_per_step"] is not None:

@@ -1,27 +1,15 @@
 """Whether anything in a scenario is random: if not, one seed tells as much as many."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
+from ..inputs import untrusted
 from ..programs import catalogue
 from ..scenario.scenario import Scenario, laws
 
-PLAIN = {  # keys by which nothing becomes random, if their times are constant; any other may
-    "cluster": {
-        *("workers", "compute", "region", "nic", "device", "forward_share", "allow_zero", "group"),
-        *("accumulation", "beside_collectives", "crash"),
-    },
-    "group": {"name", "workers", "compute", "region", "nic", "device"},
-    "network": {
-        *("model", "collective", "latency", "bandwidth", "jitter", "tcp_window", "duration"),
-        *("fairness", "slow_start", "link", "outage", "transport", "mtu", "sockets", "burst"),
-    },
-    "link": {"between", "latency", "bandwidth", "jitter", "tcp_window", "sharing"},
-    "server": {"receive", "apply", "bandwidth", "region"},
-}
-TABLES = {  # tables that are plain, or examined
-    *("title", "model", "objective", "optimizer", "cluster", "network", "server", "run"),
-    *("algorithm", "tune", "theory", "validation", "cost"),
-}
+PLAIN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
+"""Keys by which nothing becomes random, by table; and `tables` that have no others."""
 KINDS = ("none", "bound")  # objectives that draw nothing
 
 
@@ -33,7 +21,7 @@ def deterministic(scenario: Scenario) -> bool:
     table = scenario.table
     programs = catalogue()
     return (
-        table.keys() <= TABLES
+        table.keys() <= {*PLAIN["tables"]}
         and scenario.objective.kind in KINDS
         and all(_plain(name, table.get(name, {})) for name in ("cluster", "network", "server"))
         and all(law.is_constant for law in laws(scenario.cluster, scenario.network))
@@ -47,4 +35,4 @@ def deterministic(scenario: Scenario) -> bool:
 def _plain(name: str, table: Any) -> bool:
     """Whether a table and its inner tables have plain keys only."""
     inner = [(key, entry) for key in ("group", "link") for entry in table.get(key, ())]
-    return table.keys() <= PLAIN[name] and all(_plain(*entry) for entry in inner)
+    return table.keys() <= {*PLAIN[name]} and all(_plain(*entry) for entry in inner)

@@ -341,7 +341,11 @@ def conclude(
     for code, other in (("next", runner_up), ("baseline", base)):
         if not other or other == label or other in gaps:
             continue
-        if gap := compared.behind(other, label, terms.heavy):
+        gap = compared.behind(other, label, terms.heavy)
+        if len(compared.values[other]) != len(compared.values[label]) and other in others:
+            apart = ranked.value(other) - ranked.value(label)  # as tables have both
+            gap = Estimate(apart, intervals.MEAN, None, None, intervals.NEVER)
+        if gap:
             gaps[other] = gap
             reasons.append(question.behind(code, other, gap, ranked.margin))
     if runner_up is None and len(compared.values) > 1 and label in ranked.estimates:
@@ -363,7 +367,8 @@ def reasons_in(document: Row) -> list[str]:
     """
     rows = [document["would_decide"], *document["reasons"]]
     try:
-        texts = [str(Reason.read(row)) for row in rows if row]
+        reasons = [Reason.read(row) for row in rows if row]
+        texts = [str(reason) for reason in reasons if reason.code != "wins"]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = "verdict.reasons: not as `simulate`, `tune` or `sweep` write them; run it again"
         raise InputError(what) from error

@@ -78,7 +78,8 @@ def section(found: FoundRun, place: int) -> PageSection:
     label = f"{column.words} of each algorithm at each point of the sweep"
     drawn = PageFigure.all_of(f"sweep-{place}", label, chart)
     tables = table.folded_after(ROWS, MOST)
-    return PageSection(f"sweep-{place}", heading, chart.caption if chart else "", drawn, tables)
+    lead = f"{chart.caption.capitalize()}." if chart else ""
+    return PageSection(f"sweep-{place}", heading, lead, drawn, tables)
 
 
 def _vary(sweep: Row) -> dict[str, list[Any]]:

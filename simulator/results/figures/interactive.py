@@ -19,10 +19,6 @@ Json = dict[str, Any]
 FAR = 1e3  # times a value: where the bar of an interval is cut
 INCH = 96  # pixels
 DOTS = 9  # symbols on a line
-HATCHES = {
-    "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
-    "down": "\\", "absent": "", "unselected": "|",
-}  # fmt: skip
 TOKENS = {colour: f"--c{index}" for index, colour in enumerate(style.COLOURS)}
 TOKENS[style.GREY] = "--muted"
 COLOURS = {token: colour for colour, token in TOKENS.items()} | {"--page": "#ffffff"}
@@ -173,7 +169,7 @@ def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
 
 
 def _bars(bars: Bars, names: Sequence[str]) -> Json:
-    hatch: Json = {"shape": HATCHES[bars.name], "fillmode": "overlay", "size": 6}
+    hatch: Json = {"shape": style.HATCHES[bars.name], "fillmode": "overlay", "size": 6}
     hatch["fgcolor"] = "--page/0.55"
     return {
         "type": "bar",

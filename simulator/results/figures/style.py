@@ -1,9 +1,10 @@
 """The style of all figures.
 
-Units on the axes, uncertainty as a band, colours that colour-blind readers can tell apart (Okabe &
-Ito, 2008), and a dash and a marker of each line's own for those who see no colour.
+Units on the axes, uncertainty as a band, colours that colour-blind readers can tell apart, and a
+dash and a marker of each line's own for those who see no colour. style.toml has its values.
 """
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...inputs import untrusted
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
     import matplotlib.axes
@@ -21,49 +23,21 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
 else:
     Axes = Figure = Any
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-DASHES: dict[str, Any] = {  # plotly's name -> matplotlib's pattern
-    "solid": "-", "dash": (0, (5, 1.5)), "dot": (0, (1.5, 1)), "dashdot": (0, (5, 1.5, 1, 1.5)),
-    "longdash": (0, (9, 2)), "longdashdot": (0, (9, 2, 1.5, 2)),
-}  # fmt: skip
-SYMBOLS = {  # plotly's name -> matplotlib's marker
-    "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "cross": "P", "star": "*",
-    "x": "X", "triangle-down": "v", "pentagon": "p", "hexagon": "h", "triangle-right": ">",
-    "triangle-left": "<",
-}  # fmt: skip
-PARTS = {  # colour of a bar, and of the text on it
-    "compute": ("#0072B2", "white"),
-    "wait": ("#E69F00", "black"),
-    "communicate": ("#CC79A7", "black"),
-    "serve": ("#009E73", "black"),
-    "stalled": ("#882255", "white"),
-    "lost": ("#D55E00", "white"),
-    "down": ("#444444", "white"),
-    "absent": ("#BBBBBB", "black"),
-    "unselected": ("#E3E3E3", "black"),
-}
-GREY = "#666666"
+_WRITTEN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
+COLOURS: Sequence[str] = _WRITTEN["colours"]
+DASHES = {name: (0, tuple(gaps)) if gaps else "-" for name, gaps in _WRITTEN["dashes"].items()}
+"""Matplotlib's patterns by Plotly's names."""
+SYMBOLS: Mapping[str, str] = _WRITTEN["symbols"]
+"""Matplotlib's markers by Plotly's names."""
+PARTS = {name: (colour, ink) for name, (colour, ink, _) in _WRITTEN["parts"].items()}
+"""Colours of a bar, and of the text on it, by the kind of time."""
+HATCHES = {name: hatch for name, (_, _, hatch) in _WRITTEN["parts"].items()}
+STYLE: dict[Any, Any] = _WRITTEN["settings"]
+GREY: str = STYLE["axes.edgecolor"]
 FORMATS = ("png", "svg", "pdf")
 _formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
 _pyplot: ContextVar[bool] = ContextVar("pyplot", default=False)
 LONG = 32  # characters of a label; longer ones take two lines
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": GREY,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "svg.hashsalt": "paceline",
-    "pdf.fonttype": 42,  # what journals embed: fonts, not outlines
-    "ps.fonttype": 42,
-    "text.parse_math": False,  # a $ in a title is a dollar
-}
 
 
 def look(index: int) -> tuple[str, str, str]:
