@@ -12,8 +12,9 @@ runs once, separately, and all runs of the algorithm have the mean loss of its s
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from ..programs.pieces.schedule import ConstantSchedule, FixedPeriod
 from ..programs.pieces.transform import AdamW, FedAdam, Momentum
 from ..results import store
 from ..results.run import Run
-from ..scenario.scenario import Algorithm
+from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve, RunSettings
 from ..scenario.world import World
 from .observer import NEVER, POINTS
@@ -49,6 +50,7 @@ UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
 TIMES = {"cluster", "network", "server", "overhead", "job", "calibration", "recovery"}
 """Tables without effect where only the numbers of steps and workers count."""
 FOLLOWED = 4  # seeds of a program with a codec whose mean loss all its runs get
+PACED, PACING = 1 / 16, 256  # share of a run's duration that shows its pace, and steps in it
 _goals: dict[str, Goal | Expected | Followed] = {}
 
 RunSeeds = Callable[[World, int], Sequence[Run]]
@@ -81,7 +83,7 @@ def normalised(world: World, run: RunSeeds) -> World:
 
 def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | Followed:
     """Return a run's objective: its expected or followed loss, or a surrogate."""
-    followed = coded(world.algorithm) and _by_steps(world)
+    followed, whole = coded(world.algorithm) and _by_steps(world), world
     if followed and "buckets" in world.algorithm.parameters:  # too small to cut
         world = replace(world, algorithm=_with(world.algorithm, buckets=1))
     if _may_miss(world):
@@ -96,7 +98,7 @@ def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | 
     if coded(world.algorithm):
         tuned = replace(world, algorithm=_at(world.algorithm, surrogate.rate))
         surrogate = surrogate.limited(_settled(tuned, surrogate, run))
-    return _followed(tuned, surrogate, run) if followed else surrogate
+    return _followed(tuned, whole, surrogate, run) if followed else surrogate
 
 
 def _by_steps(world: World) -> bool:
@@ -107,24 +109,49 @@ def _by_steps(world: World) -> bool:
     return not (timed or chosen or program.needs_loss or _may_miss(world))
 
 
-def _followed(world: World, surrogate: Goal, run: RunSeeds) -> Followed:
-    """Return a surrogate's loss by steps, from one run with `FOLLOWED` seeds."""
+def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Followed:
+    """Return a surrogate's loss by steps, from one run with `FOLLOWED` seeds.
+
+    `whole`: the world whose steps are followed.
+    """
     ends = world.scenario.run
     every = max(1, int(min(surrogate.expected.steps, NEVER)) // POINTS)
-    settings: dict[str, Any] = {
-        "steps": ends.steps,
-        "evaluate_every": every,
-        "sampling": "aggregate",
-    }
+
+    @cache
+    def length() -> float:
+        """Return the steps of a run, in a duration by the pace of its first part."""
+        if ends.duration is None:
+            return float(ends.steps or 1)
+        for share in (PACED, 1.0):
+            end = {"duration": share * ends.duration, "steps": None}
+            timed = replace(whole, algorithm=_at(whole.algorithm, surrogate.rate))
+            settings = ends.model_copy(update=end | {"evaluate_every": None})
+            (brief,) = run(_calm(timed, surrogate.expected, settings), 1)
+            if brief.steps >= PACING:
+                break
+        return float(brief.steps / share)
 
     def follow(times: float) -> tuple[Sequence[float], Sequence[float]]:
-        settings["duration"] = ends.duration and times * ends.duration
-        runs = run(_calm(world, surrogate, ends.model_copy(update=settings)), FOLLOWED)
+        steps = int(min(ends.steps or inf, every * ceil(times * length() / every)))
+        settings = {"steps": steps, "evaluate_every": every, "sampling": "aggregate"}
+        update = settings | {"duration": None}
+        runs = run(_calm(world, surrogate, ends.model_copy(update=update)), FOLLOWED)
         points = min(len(run_.curve["step"]) for run_ in runs)
         losses = [run_.curve["loss"][:points] for run_ in runs]
         return runs[0].curve["step"][:points], np.mean(losses, axis=0).tolist()
 
     return Followed(surrogate.expected, follow, ends.steps or inf)
+
+
+def _timeless(scenario: Scenario) -> dict[str, Any]:
+    """Return tables by which every step takes as long, and sending takes no time."""
+    cluster, network = type(scenario.cluster), type(scenario.network)
+    return {
+        "cluster": cluster.model_validate({"workers": scenario.cluster.workers, "compute": "1 s"}),
+        "network": network.model_validate({"latency": "0 s", "bandwidth": "1 GB/s"}),
+        "overhead": (),
+        "codec": (),
+    }
 
 
 def _may_miss(world: World) -> bool:
@@ -247,10 +274,11 @@ def _brief(steps: int) -> RunSettings:
     return RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
 
 
-def _calm(world: World, probe: Probe | Goal, settings: RunSettings) -> World:
+def _calm(world: World, probe: Probe | Goal | Expected, settings: RunSettings) -> World:
     """Return the world of a probe: no failing node or link, and no other job.
 
     All workers take part in rounds; a server selects as many clients as in the scenario.
+    Where a loss follows from steps alone, nothing that has one takes a time of its own.
     """
     scenario = world.scenario
     cluster, network = scenario.cluster, scenario.network
@@ -259,7 +287,7 @@ def _calm(world: World, probe: Probe | Goal, settings: RunSettings) -> World:
     sampling = cluster.sampling if world.algorithm.served else None
     calm_cluster = steady | {"crash": (), "group": groups, "sampling": sampling}
     links = tuple(part.model_copy(update={"outages": None}) for part in network.link)
-    return world.changed(
+    calm = world.changed(
         objective=probe,
         run=settings,
         job=(),
@@ -269,3 +297,5 @@ def _calm(world: World, probe: Probe | Goal, settings: RunSettings) -> World:
         server=scenario.server.model_copy(update={"failures": None}),
         recovery=type(scenario.recovery)(),
     )
+    timed = isinstance(probe, Expected) or not _by_steps(world)
+    return calm if timed else calm.changed(**_timeless(scenario))

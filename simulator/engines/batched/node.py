@@ -76,8 +76,26 @@ class BatchedNode(Node):
         return compute(x)
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that draws many local steps at once, or None."""
+        """Return an effect that takes many local steps at once, or None."""
+        if type(self.start) is complex:
+            return self._stride
         return None if self._jump is None or type(transform) not in LINEAR else self._leap
+
+    async def _stride(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
+        """Take local steps of which time alone is known, up to each mark and pause."""
+        first, ends = k, False
+        while True:
+            if self.step >= self._pause_at:
+                await self._pause()
+            begin, most = k, 1 if self._alike else min(self.mark_at, self._pause_at) - self.step
+            while k < begin + max(most, 1) and not ends:
+                ends = k - first + 1 >= phase.until(k)
+                k += 1
+            self.step += k - begin
+            self.updates += k - begin - 1
+            if ends:
+                return x, state, k - 1
+            self.mark(x)
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
         """Take local steps, by one draw between two evaluations."""

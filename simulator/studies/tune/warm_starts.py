@@ -6,10 +6,10 @@ from typing import Any
 
 from ... import theory
 from ...errors import InputError
-from ...load.load import Programs, varied
+from ...load.load import Programs, available_programs, varied
 from ...network.mean_cost import mean_cost
 from ...scenario.scenario import Scenario
-from ...scenario.tables import Range
+from ...scenario.tables import NoObjective, Range
 from ..execution import Execution
 from .space import Candidate, Space, Values
 
@@ -88,6 +88,8 @@ def shortest(space: Space, seed: int, execution: Execution) -> float:
     written = [Candidate("", table) for table in tables]
     for candidate in written or [space.candidate(*space.chosen(point)) for point in middle]:
         world = space.world(candidate)
+        if not available_programs(space.programs)[candidate.name].needs_loss:
+            world = world.model_copy(update={"objective": NoObjective(kind="none")})
         (run,) = execution.run(world, world.algorithm[0], [seed])
         durations.append(run.duration)
     return min(durations)
