@@ -537,7 +537,7 @@ def _reproduce(
         "--set",
     ),
     jobs: int | None = JOBS,
-    report: Path = _option("DIR", "Directory for the page.", default=Path("docs/evidence")),
+    report: Path | None = _option("DIR", "Directory for the page; default: that of --out."),
     out: Path = _option(
         "DIR", "Directory for finished runs.", "-o", "--out", default=Path("runs/reproduce")
     ),
@@ -545,8 +545,8 @@ def _reproduce(
 ) -> None:
     """Check the claims of four papers.
 
-    Prints their numbers beside ours, with verdicts and reasons. The page, reproduction.md, and
-    figures go to --report. An interrupted command resumes when it is repeated.
+    Prints their numbers beside ours, with verdicts and reasons, and writes the page,
+    reproduction.md, with figures. An interrupted command resumes when it is repeated.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.papers.reading import NAMES
@@ -561,11 +561,11 @@ def _reproduce(
             overrides=overrides or (),
             jobs=jobs,
             out=out,
-            report=report,
+            report=report or out,
             progress=progress,
             say=None if sys.stderr.isatty() else _note,
         )
-    line = f"{FILES}{report / 'reproduction.md'}"
+    line = f"{FILES}{(report or out) / 'reproduction.md'}"
     _answer(
         as_json,
         lambda: claims,

@@ -104,7 +104,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     if not origin.allow_paths:
         _demand_inside(written, [*replaced, *[("network",)] * origin.background], late, origin)
     document = _extended(written, origin, anywhere=origin.allow_paths or bool(early))
-    table = document.table
+    table, tokens = document.table, _tokens(document.table)
     changed = document.changed = {override(table, text): text for text in late}
     _demand_shallow(table, origin.file)
     for path in islice(messages.with_control_characters(table), 1):
@@ -113,7 +113,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
         what = "has control characters; write it without"  # they reach terminals and figures
         raise InputError(f"{origin.file}: {dotted(path)}{shown}: {what}")
     _demand_headers_once(document, origin.file)
-    document.notes = _without_loss(table, changed)
+    document.notes = [*_without_loss(table, changed), *_other_batch(tokens, _tokens(table))]
     _keep_one_length(table, {key[1] for key in changed if key[0] == "run" and len(key) == 2})
     return document
 
@@ -303,6 +303,25 @@ def _value(text: str, whole: str) -> Any:
             raise InputError(f"--set {whole}: the value is not TOML: {error}") from None
         return text  # a shell has eaten the quotes of "20 ms"
     return table["value"] if len(table) == 1 else text
+
+
+def _tokens(table: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the tokens of all workers' steps, and how many steps a run has; None: not known."""
+    try:
+        step = table["cluster"]["workers"] * table["objective"]["tokens"]
+        return (step, table["run"]["steps"]) if isinstance(step, int) else (None, None)
+    except (KeyError, TypeError):  # no curve of tokens, or no such tables
+        return None, None
+
+
+def _other_batch(before: tuple[Any, Any], after: tuple[Any, Any]) -> list[str]:
+    """Note where overrides change the `_tokens` of a step, but not the number of steps."""
+    if None in (*before, *after) or before[0] == after[0] or before[1] != after[1]:
+        return []
+    return [
+        f"--set: a step of all workers takes {after[0]:,} tokens, where the file has "
+        f"{before[0]:,}, in as many steps; [tune] sites and workers keep the tokens of a run"
+    ]
 
 
 def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[str]:

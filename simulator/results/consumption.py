@@ -105,7 +105,14 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 
 def paces(scenario: Scenario) -> list[str]:
-    """Note where [cluster] computes faster, or far slower, than devices can."""
+    """Note where [cluster] computes faster, or far slower, than devices can; and free egress."""
+    regions = {one.region or scenario.cluster.region for one in scenario.cluster.group}
+    free = scenario.cost.priced and scenario.cost.egress_per_gb is None and len(regions) > 1
+    unset = "cost.egress_per_gb is not set, so that bytes between regions cost nothing; write it"
+    return [*_implausible(scenario), *([unset] if free else [])]
+
+
+def _implausible(scenario: Scenario) -> list[str]:
     cost, many = scenario.cost, prices.devices(scenario)
     rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * scenario.team.ideal_rate / many
     peak = cost.flops or FASTEST

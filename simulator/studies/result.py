@@ -30,6 +30,7 @@ from ..results.intervals import HEAVY
 from ..results.prediction_interval import Errors, Uncalibrated, Unfitted
 from ..results.run import Run
 from ..results.verdict import Known, Verdict, of_runs
+from ..results.wording import Reason
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve
 from . import learning
@@ -185,7 +186,9 @@ class Result(Display):
             _equal_tokens(scenario),
             of_loss=any(errors.loss for errors in self.errors.values()),
         )
-        return of_runs(self.groups, scenario.run.target_loss, known)
+        answer, free = of_runs(self.groups, scenario.run.target_loss, known), free_codecs(scenario)
+        reasons = [Reason("free-codec", {"labels": free})] if free else []
+        return replace(answer, reasons=[*answer.reasons, *reasons])
 
     @property
     def pick(self) -> dict[str, Any]:
@@ -198,7 +201,6 @@ class Result(Display):
         shares = [statistics.breakdown(runs)["communicate"] for runs in self.groups.values()]
         return [
             *self.scenario.notes,
-            *_free_codecs(self.scenario),
             *consumption.paces(self.scenario),
             *statistics.notes(self.groups),
             *usage.hours(self.scenario),
@@ -348,13 +350,12 @@ def _equal_tokens(scenario: Scenario) -> bool:
     return by_tokens and run.duration is None and run.steps is not None
 
 
-def _free_codecs(scenario: Scenario) -> list[str]:
-    """Note which codecs compress in no time, as they do by default."""
+def free_codecs(scenario: Scenario) -> list[str]:
+    """Return the algorithms whose codec compresses in no time, as each does by default."""
+    timed = {"raw", *(cost.kind for cost in scenario.codec if cost.compress + cost.decompress)}
     free = list[str]()
-    timed = {codec.kind for codec in scenario.codec if codec.compress + codec.decompress}
     for algorithm in scenario.algorithm:
         codec: Any = algorithm.parameters.get("codec")
-        if getattr(codec, "kind", "raw") not in {"raw", *timed}:
-            free += [] if codec.compress + codec.decompress else [algorithm.label]
-    what = "compressing takes no time; codec.compress and codec.decompress set what it takes"
-    return [f"{', '.join(free)}: {what}"] if free else []
+        if getattr(codec, "kind", "raw") not in timed and not codec.compress + codec.decompress:
+            free.append(algorithm.label)
+    return free

@@ -185,8 +185,11 @@ def test_other_data_take_the_place_of_those_that_scenarios_train_on(made, tmp_pa
     assert lab.scenario("adacomm/figure2").objective.kind == "none"
     options = ["--out", str(tmp_path / "runs"), "--report", str(tmp_path), "--timing", "--json"]
     assert run(["reproduce", "adacomm", "--set", "objective.batch=2", *options]) == 0
-    assert json.loads(capsys.readouterr().out)["claims"][0]["sets"] == ["objective.batch=2"]
-    assert "some with `objective.batch=2`" in (tmp_path / page.PAGE).read_text("utf-8")
+    assert json.loads(capsys.readouterr().out)["claims"][0]["sets"] == []  # it trains nothing
+    assert lab.changed
+    assert not (tmp_path / "runs" / page.PAGE).exists()
+    assert run(["reproduce", "adacomm", "--set", "cluster.compute=1 s", *options]) == 2
+    assert "cluster has no effect" in capsys.readouterr().err
 
 
 def test_wrong_input(tmp_path, capsys):

@@ -429,12 +429,15 @@ def _period(world: World) -> float | None:
 
 
 def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
-    """Return what evidence says of an algorithm; None where there is none, or it has a codec."""
+    """Return what evidence says of an algorithm; None where there is none.
+
+    There is none with a codec, or where a proximal term holds workers back.
+    """
     algorithm, program = world.algorithm, world.program
     spec, given = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
-    period = _period(world)
-    if period is None or getattr(given.get("codec"), "kind", "raw") != "raw":
+    period, codec = _period(world), getattr(given.get("codec"), "kind", "raw")
+    if period is None or codec != "raw" or given.get("mu"):  # of which no run is known
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"

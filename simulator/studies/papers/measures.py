@@ -40,9 +40,10 @@ QUICK = 4
 class Lab:
     """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
 
-    `trained`: overrides of those that train something: the user's data, say. `executor`: of
-    `execution`, for all runs, because its processes take longer to start than most runs. `kept`:
-    where finished runs are kept; if None, they are made anew.
+    `trained`: overrides of those that train something: the user's data, say; `changed`: files of
+    scenarios that had them. `executor`: of `execution`, for all runs, because its processes take
+    longer to start than most runs. `kept`: where finished runs are kept; if None, they are made
+    anew.
     """
 
     full: bool = False
@@ -51,14 +52,21 @@ class Lab:
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
+    changed: list[str] = field(default_factory=list)
     _results: dict[tuple[str, ...], Result] = field(default_factory=dict)
 
     def scenario(self, name: str, *sets: str) -> Scenario:
         """Load a shipped scenario with overrides, the assumption's last."""
         scenario = load(name, [*sets, *self.sets])
-        if self.trained and scenario.objective.kind in ("softmax", "torch"):
+        if self._changes(scenario):
             return load(name, [*self.trained, *sets, *self.sets])
         return scenario
+
+    def _changes(self, scenario: Scenario) -> bool:
+        """Note a scenario that trains; return whether it has overrides of the user."""
+        trains = scenario.objective.kind in ("softmax", "torch")
+        self.changed.extend([scenario.file] * (trains and bool(self.trained)))
+        return trains and bool(self.trained)
 
     def runs(self, name: str, *sets: str, labels: Sequence[str] = ()) -> Result:
         """Run the algorithms of a shipped scenario with overrides; `labels`: only these."""
@@ -72,6 +80,7 @@ class Lab:
             size.demand([(scenario, seeds)], self.execution)
             place = Place(self.execution, self.executor, self.kept)
             self._results[key] = run_on(place, scenario, seeds)
+        self._changes(self._results[key].scenario)
         return self._results[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ...errors import InputError
 from ...results import store
 from ...results.figures import curves, drawing
 from ...results.figures.style import style
@@ -20,6 +22,7 @@ from .measures import QUICK, Lab
 Row = Mapping[str, Any]
 PAGE, TABLE = "reproduction.md", "reproduction.csv"
 EXPERIMENTS, COVERAGE = "reproduction-experiments.csv", "reproduction-coverage.csv"
+TRAINED = ("objective", "model", "optimizer", "run")  # tables of what a scenario trains
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
@@ -31,7 +34,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     overrides: Sequence[str] = (),
     jobs: int | None = None,
     out: Path | str = Path("runs/reproduce"),
-    report: Path | str | None = Path("docs/evidence"),
+    report: Path | str | None = "",
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -40,9 +43,16 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     With few seeds, or all that the scenarios ask for (`full`); `timing`: only claims about time,
     which take seconds. `overrides`: texts "table.key=value" for the scenarios that train, to give
     them other data. `out` keeps every finished run: the same call resumes, and one of more
-    seeds begins with those. The page (`reproduction.md`, figures beside it; none if `report` is
-    None) shows the claims of this call. Raises InputError.
+    seeds begins with those. The page (`reproduction.md`, figures beside it) shows the claims of
+    this call; it goes to `report`, by default to `out`, or nowhere if that is None. Raises
+    InputError.
     """
+    for text in overrides:
+        if (table := re.split(r"[.=]", text)[0].strip()) not in TRAINED:
+            raise InputError(
+                f"reproduce --set {text}: {table} has no effect on what is trained; write a key of "
+                f"{', '.join(TRAINED)}, or run the scenario by `paceline simulate`"
+            )
     chosen = [reading.paper(name) for name in names]
     execution = Execution(jobs=cores() if jobs is None else jobs)
     todo = [(one, claim) for one in chosen for claim in one.claims if claim.timing or not timing]
@@ -58,12 +68,13 @@ def reproduce(  # noqa: PLR0913 - the options of the command
             progress(len(todo), len(todo))
         kept.replace({}, {"claims": rows})
         if report is not None:
-            write(Path(report), rows, () if timing else chosen, lab)
+            write(Path(report or out), rows, () if timing else chosen, lab)
         return {"claims": rows, "summary": counts(rows)}
 
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
     """Return a claim's row in claims.json, which the page is written from."""
+    before = len(lab.changed)
     stated = ("expected", "place", "basis", "says", "why", "unit", "given_by", "neutral")
     return {
         "paper": paper.name,
@@ -74,7 +85,7 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "within": claim.within if claim.expected is not None else None,
         "below": claim.falling,
         "seeds": "all" if lab.full else "few",
-        "sets": [*lab.trained],
+        "sets": [*lab.trained] if len(lab.changed) > before else [],
         "sensitivity": [
             {"assumption": assumed.what, "sets": [*assumed.sets]}
             | _answer(claim, lab.but(assumed.sets))

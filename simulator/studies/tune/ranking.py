@@ -87,11 +87,15 @@ def compared_losses(contenders: Sequence[Contender]) -> verdict.Compared:
 
 
 def reference(contenders: Sequence[Contender]) -> str:
-    """Return what losses are compared with: data-parallel training of the fewest workers, else the
-    lowest loss.
+    """Return what losses are compared with: data-parallel training of the fewest workers without a
+    codec, else the lowest loss.
     """
     several = [one for one in contenders if one.label != ALONE] or contenders
-    ordered = sorted(several, key=lambda one: one.candidate.workers)
+
+    def place(one: Contender) -> tuple[bool, int]:
+        return one.candidate.parameters.get("codec", "raw") != "raw", one.candidate.workers
+
+    ordered = sorted(several, key=place)
     losses = {one.label: [score.value for score in one.scores] for one in ordered}
     names = {one.label: one.candidate.name for one in ordered}
     return verdict.baseline(losses, names)

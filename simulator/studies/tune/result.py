@@ -31,6 +31,7 @@ from ...results.verdict import (
 from ...results.wording import Reason
 from ...scenario.tables import Range
 from ..display.display import Display, even, without_tables
+from ..result import free_codecs
 from . import parts, ranking
 from .objective import TuningObjective
 from .race import Contender
@@ -218,6 +219,10 @@ class TuneResult(Display):
         if not best.diverged:
             for choice in dict.fromkeys([best, *([self.simplest] * bool(best.reached))]):
                 reasons += edges(self.space, choice, self.objective)
+        near = {self._choice[0], *self.order.open}
+        close = [one.candidate for one in self.ranked if one.label in near]
+        if free := [one.label for one in close if free_codecs(self.space.world(one))]:
+            reasons.append(Reason("free-codec", {"labels": free}))
         if self.refused:
             numbers = {"count": len(self.refused), "first": self.refused[0]}
             reasons.append(Reason("refused", numbers))

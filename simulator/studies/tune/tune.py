@@ -26,6 +26,7 @@ from .search import Search
 from .space import Space, space
 
 TRIALS = 256
+FEWEST = 2  # seeds that every configuration runs with
 CANDIDATES = 5  # whose regret is computed
 
 
@@ -60,12 +61,14 @@ def tune(  # noqa: PLR0913 - the options of the command
         scenario = load(scenario, programs=programs)
     execution = Execution(engine, jobs, dask, programs=programs)
     chosen_seeds = seed_range(scenario, seeds, seed)
-    if not force:
-        size.demand([(scenario, chosen_seeds)], execution)
     numbers = list(chosen_seeds)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
     tried, aim, notes = plan(scenario, objective, preset, programs)
+    if not force:
+        worlds = [tried.world(candidate) for candidate in warm_starts.samples(tried)]
+        many = -(-min(trials, tried.size or trials) // len(worlds))
+        size.demand([(world, chosen_seeds[:FEWEST]) for world in worlds] * many, execution)
     options = settings(
         "tune", scenario, programs, seeds=numbers, engine=engine, objective=aim.name,
         trials=trials, preset=preset,

@@ -77,16 +77,18 @@ def _hiding(
     return hiding
 
 
-def shortest(space: Space, seed: int, execution: Execution) -> float:
-    """Return the shortest duration (seconds) of one run of each algorithm as written, bounds apart.
-
-    Where none is written: of each family, with the middle of its values.
-    """
+def samples(space: Space) -> list[Candidate]:
+    """Return each algorithm as written, bounds apart; where none is, the middle of each family."""
     tables = [algorithm.table for algorithm in space.scenario.algorithm if not algorithm.bound]
     middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
-    durations = []
     written = [Candidate("", table) for table in tables]
-    for candidate in written or [space.candidate(*space.chosen(point)) for point in middle]:
+    return written or [space.candidate(*space.chosen(point)) for point in middle]
+
+
+def shortest(space: Space, seed: int, execution: Execution) -> float:
+    """Return the shortest duration (seconds) of one run of each of the `samples`."""
+    durations = []
+    for candidate in samples(space):
         world = space.world(candidate)
         if not available_programs(space.programs)[candidate.name].needs_loss:
             world = world.model_copy(update={"objective": NoObjective(kind="none")})
