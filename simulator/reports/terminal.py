@@ -221,7 +221,8 @@ def sweep(result: "SweepResult") -> Table:
             cell: Cell = partial(_value_of, column)
             heading = column.heading
             if column.key == "final_loss":
-                cell = _final_of_sweep
+                digits = loss_digits(row[column.key] for row in rows)
+                cell = partial(_final_of_sweep, digits)
             if column is ranked and any(_ends_of(row, column.key) for row in rows):
                 cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
             columns[heading] = cell
@@ -317,11 +318,11 @@ def _short(key: str, keys: Iterable[str]) -> str:
     return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
 
 
-def _final_of_sweep(row: Row) -> str:
+def _final_of_sweep(digits: int, row: Row) -> str:
     """Return a final loss, or with how many seeds there is none."""
     if lost := row["diverged"]:
         return "diverged" if lost == row["seeds"] else f"{lost} of {row['seeds']} diverged"
-    return loss_in_table(row["final_loss"])
+    return loss_in_table(row["final_loss"], digits)
 
 
 def _varied(key: str, programs: Collection[str]) -> Cell:
@@ -368,10 +369,11 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     """Return the table of configurations; the pick is bold."""
     aim, verdict = result.objective, result.verdict
     usual = wording.usual(stated(row, "value") for row in rows)
+    digits = loss_digits(row["value"] for row in rows)
 
     def value(row: Row) -> str:
         within = wording.qualified(stated(row, "value"), aim.unit, usual)
-        return _reached_value(aim, row) + (f"\n{within}" if within != "-" else "")
+        return _reached_value(aim, row, digits) + (f"\n{within}" if within != "-" else "")
 
     def named(row: Row) -> str:
         word = mark(verdict.pick, verdict.candidates, row)
@@ -397,10 +399,10 @@ def _at_equal_loss(row: Row) -> str:
     return wording.cell(stated(days, "value"), "") if days else "-"
 
 
-def _reached_value(objective: Any, row: Row) -> str:
+def _reached_value(objective: Any, row: Row, digits: int) -> str:
     """Return a configuration's value, or why it has none."""
     if row["reached"] == row["seeds"]:
-        return str(objective.show(row["value"]))
+        return str(objective.show(row["value"], digits))
     if row["stopped"] == "cut":
         bound = objective.show(row["at_least"])
         missed = "beyond the cap" if objective.cap else "not reached"

@@ -317,6 +317,36 @@ def test_the_edge_of_the_range_is_warned_about_unless_it_is_the_worlds():
     assert not any(edge["key"] == "tau" and edge["side"] == "lowest" for edge in edges)
 
 
+def test_what_a_model_cannot_see_is_named_and_not_equal():
+    """Codecs that compress in no time, and a proximal term of which no run is published."""
+    table = {
+        "model": {"parameters": 1_300_000_000, "bytes_per_parameter": 2},
+        "objective": {
+            "kind": "learning-curve", "tokens": 524_288,
+            "curve": {"law": "chinchilla", "parameters": 1.3e9, "batch": 524_288},
+        },
+        "cluster": {"workers": 4, "compute": "1.3 s", "group": [
+            {"name": name, "workers": 2, "region": name} for name in "ab"
+        ]},
+        "network": {"latency": "40 ms", "bandwidth": "1 Gbit/s"},
+        "cost": {"node_hour": 1.0},
+        "run": {"steps": 400, "seeds": 2, "evaluate_every": 100},
+        "tune": {
+            "fedavg": {"tau": [50], "mu": [0.0, 0.1]},
+            "ssgd": {"codec": ["raw", {"kind": "power-sgd", "rank": 4}]},
+        },
+    }  # fmt: skip
+    result = found(table, objective="loss-at-tokens")
+    free = [reason for reason in result.verdict.reasons if reason.code == "free-codec"]
+    assert [reason.numbers["labels"] for reason in free] == [["ssgd codec=power-sgd(rank=4)"]]
+    losses = {row["label"]: row["value"] for row in result.rows(result.ranked)}
+    assert losses["fedavg tau=50 mu=0.1"] > 1.02 * losses["fedavg tau=50 mu=0.0"]
+    assert result.reference == "ssgd codec=raw"
+    assert any("cost.egress_per_gb" in note for note in result.notes)
+    fewer = parse(table, overrides=["cluster.workers=6"], file="test.toml")
+    assert any("3,145,728 tokens" in note for note in fewer.notes)
+
+
 def test_one_seed_cannot_tell():
     result = found(world({"ssgd": {"lr": [0.1, 0.2]}}), seeds=1)
     assert result.tied == []

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
@@ -226,11 +225,10 @@ class TuningObjective:
         """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
         return TABLE[self.name].unit.format(aim=self)
 
-    @property
-    def show(self) -> Callable[[float | None], str]:
-        """The function that formats a value for reading."""
+    def show(self, value: float | None, digits: int = 4) -> str:
+        """Format a value for reading; `digits`: of a loss."""
         of_loss = self.of_loss and self.target is None
-        return format_loss if of_loss else partial(with_unit, unit=self.unit)
+        return format_loss(value, digits) if of_loss else with_unit(value, unit=self.unit)
 
 
 def _rounded(drawn: np.ndarray) -> tuple[float, ...]:
