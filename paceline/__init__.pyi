@@ -26,7 +26,6 @@ from paceline.simulator.programs.effects import Handle as Handle
 from paceline.simulator.programs.effects import Node as Node
 from paceline.simulator.programs.effects import Payload as Payload
 from paceline.simulator.programs.effects import Vector as Vector
-from paceline.simulator.programs.pieces.gate import bounded_lead as bounded_lead
 from paceline.simulator.programs.pieces.graph import Graph as Graph
 from paceline.simulator.programs.pieces.graph import GraphOf as GraphOf
 from paceline.simulator.programs.pieces.graph import Ring as Ring
@@ -35,7 +34,6 @@ from paceline.simulator.programs.pieces.piece import piece as piece
 from paceline.simulator.programs.pieces.schedule import PeriodOfSteps as PeriodOfSteps
 from paceline.simulator.programs.pieces.schedule import Rate as Rate
 from paceline.simulator.programs.pieces.schedule import Schedule as Schedule
-from paceline.simulator.programs.pieces.threshold import Threshold as Threshold
 from paceline.simulator.programs.pieces.transform import AdamW as AdamW
 from paceline.simulator.programs.pieces.transform import Fraction as Fraction
 from paceline.simulator.programs.pieces.transform import Identity as Identity
@@ -45,6 +43,8 @@ from paceline.simulator.programs.pieces.transform import Transform as Transform
 from paceline.simulator.programs.pieces.transform import TransformOf as TransformOf
 from paceline.simulator.programs.program import Program as Program
 from paceline.simulator.programs.program import doc as doc
+from paceline.simulator.programs.server import Threshold as Threshold
+from paceline.simulator.programs.server import bounded_lead as bounded_lead
 from paceline.simulator.reports.page.page import Report as Report
 from paceline.simulator.reports.page.page import report as report
 from paceline.simulator.scenario.scenario import Scenario as Scenario

@@ -3,18 +3,94 @@
 A server's learning rate follows the mean number of a worker's steps: gradients used over workers.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, InstanceOf, model_validator
 
 from .codecs.codec import Raw
 from .effects import Node
 from .local import Codec, LearningRate, LocalMomentum
-from .pieces.gate import bounded_lead
-from .pieces.threshold import StepsOf, Threshold
+from .pieces.piece import piece
+from .pieces.schedule import WHOLE, TableSchedule, whole
 from .pieces.transform import Identity
 from .program import Function, Program, doc
 
 K = Annotated[int, doc("gradients per update, at most the number of workers", "gradients", ge=1)]
+
+
+@piece
+class Monotone:
+    """A schedule that never decreases, of a count (0, 1, ...), rounded down to whole gradients.
+
+    Raises ValueError if the schedule ever decreases or starts below 1.
+    """
+
+    schedule: InstanceOf[TableSchedule]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.schedule.never_decreases:
+            raise ValueError("decreases; write a threshold whose later values are no smaller")
+        if self.schedule(0) < 1:
+            raise ValueError("starts below 1; write a threshold that starts at 1 or more")
+        return self
+
+    def __call__(self, count: int) -> int:
+        """Return the gradients to wait for at `count`."""
+        return int(self.schedule(count))
+
+
+@piece
+class StepsOf:
+    """Hybrid's step function: wait for one more gradient after every `size` counted."""
+
+    size: Annotated[int, Field(ge=1, strict=True, description="gradients per unit of threshold")]
+
+    def __call__(self, count: int) -> int:
+        """Return the gradients to wait for at `count` (0, 1, ...): K = 1 + count // size."""
+        return 1 + count // self.size
+
+
+Threshold = Annotated[Callable[[int], int], whole(Monotone, "threshold", "gradient"), WHOLE]
+"""The number of gradients that a server waits for, given the count (0, 1, ...) of gradients or
+updates so far: 1 or more, never decreasing."""
+
+
+class Gate:
+    """A gate at which a worker waits once it is `lead` + 1 arrivals ahead of the slowest."""
+
+    def __init__(self, workers: int, lead: int) -> None:
+        self._lead, self._times = lead, [0] * workers
+        self._least, self._ranks = 0, Counter({0: workers})  # workers by their arrivals
+        self._waiting: list[int] = []
+
+    def admit(self, worker: int) -> Iterable[int]:
+        """Record an arrival; return the workers that may go on, in order of arrival.
+
+        O(1) per arrival, amortised. All waiting workers are `lead` + 1 ahead, so one step of the
+        slowest frees all of them.
+        """
+        times = self._times[worker] + 1
+        self._times[worker] = times
+        self._ranks[times] += 1
+        self._ranks[times - 1] -= 1
+        if not self._ranks[self._least]:
+            del self._ranks[self._least]
+            self._least = times
+            free, self._waiting = [*self._waiting, worker], []
+            return free
+        if times - self._least <= self._lead:
+            return [worker]
+        self._waiting.append(worker)
+        return []
+
+
+def bounded_lead(workers: int, lead: int) -> Gate:
+    """Make a gate that stops workers `lead` + 1 arrivals ahead of the slowest."""
+    return Gate(workers, lead)
 
 
 async def push_and_pull(me: Node, *, codec: Codec = Raw()) -> None:

@@ -18,7 +18,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.effects import ANY
-from paceline.simulator.programs.pieces.gate import bounded_lead
+from paceline.simulator.programs.server import Gate
 from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, scenario
 
@@ -512,7 +512,7 @@ def test_nobody_goes_further_than_ssp_allows_or_waits_without_need(staleness, un
     picks=st.lists(st.integers(0, 5), max_size=80),
 )
 def test_a_gate_lets_those_go_on_who_are_not_too_far_ahead(workers, lead, picks):
-    gate, times, waiting = bounded_lead(workers, lead), [0] * workers, []
+    gate, times, waiting = Gate(workers, lead), [0] * workers, []
     for pick in picks:
         here = [worker for worker in range(workers) if worker not in waiting]
         worker = here[pick % len(here)]

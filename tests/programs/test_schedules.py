@@ -21,7 +21,7 @@ from paceline.simulator.programs.pieces.schedule import (
     Steps,
     WarmupCosine,
 )
-from paceline.simulator.programs.pieces.threshold import (
+from paceline.simulator.programs.server import (
     Monotone,
     StepsOf,
     Threshold,
