@@ -32,7 +32,7 @@ from .local_steps import (
     scaler_of,
 )
 from .steering.telemetry import StepRecord, codec_kind
-from .transport import CLOSES, Transport, place
+from .transport import Transport, place
 
 RECORDS = 4096  # steps whose telemetry is kept
 VERSION = 7
@@ -427,7 +427,7 @@ class Session:
     def _close(self) -> None:
         self._coroutine.close()
         if not self._transport.failed:
-            self._meet(CLOSES)
+            self._meet("closes its session")
         with self._node.waiting():
             self._transport.close()
 

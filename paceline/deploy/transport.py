@@ -22,10 +22,6 @@ from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
-CLOSES = "closes its session"
-MEETINGS = CLOSES, "averages its model", "saves its state", "loads a state"
-EVEN = "all take as many steps: let their loaders give as many batches (drop_last)"
-
 _torch: Any = dist
 _numbers = count()  # of this process's transports: every process opens them in one order
 
@@ -110,18 +106,23 @@ class Transport(Connections):
     def meet(self, what: str, settings: Any = None) -> None:
         """Wait until all processes do this after the same step, under the same settings.
 
-        `what`: one of `MEETINGS`. Raises RunError, on all processes, where they differ.
+        Raises RunError, on all processes, where they do not.
         """
         self._meetings += 1
-        here = f"{self.step} {self.collectives.started} process {self.rank} {what}"
-        self.store.set(f"meeting {self._meetings}", here)
-        mine = [self.step, MEETINGS.index(what), crc32(repr(settings).encode())]
-        rows = tell(self._meeting, mine, self.team.finish).wait().tolist()
-        for rank, row in enumerate(rows):
-            if row[:2] != rows[0][:2]:
-                raise RunError(f"process 0 {_doing(rows[0])}, process {rank} {_doing(row)}; {EVEN}")
-            if row != rows[0]:
-                raise RunError(f"process {rank} {what} with other settings than process 0")
+        alike, doing = str(crc32(repr((what, settings)).encode())), f"process {self.rank} {what}"
+        here = "|".join([str(self.step), str(self.collectives.started), alike, doing])
+        first = self.store.compare_set(f"meeting {self._meetings}", "", here).decode().split("|")
+        if first[0] != str(self.step):
+            raise self._uneven(first)
+        if first[2] != alike:
+            raise RunError(f"{first[3]}, {doing}: all have to do the same, under the same settings")
+        tell(self._meeting, [0.0], self.team.finish).wait()
+
+    def _uneven(self, first: Sequence[str]) -> RunError:
+        return RunError(
+            f"{first[3]} after step {first[0]}, process {self.rank} is at step {self.step}: all "
+            "have to take as many steps; let their loaders give as many batches (drop_last)"
+        )
 
     def fail(self, why: object) -> None:
         """Tell the other processes that this one cannot go on; the first reason counts.
@@ -146,11 +147,9 @@ class Transport(Connections):
         if self.failed or self.store.check(["failed"]):
             raise RunError(self.lost())
         if self.store.check([key := f"meeting {self._meetings + 1}"]):
-            step, started, what = self.store.get(key).decode().split(" ", 2)
-            if self.step > int(step) or self.collectives.started > int(started):
-                raise RunError(
-                    f"{what} after step {step}, process {self.rank} is at step {self.step}; {EVEN}"
-                )
+            first = self.store.get(key).decode().split("|")
+            if self.step > int(first[0]) or self.collectives.started > int(first[1]):
+                raise self._uneven(first)
 
     def close(self) -> None:
         """Complete what was begun, once all ranks have met, and end; at once if one has failed."""
@@ -175,7 +174,3 @@ class Transport(Connections):
             f"another process has ended, or has not answered for {self.timeout:g} s; its own "
             "output says why"
         )
-
-
-def _doing(row: Sequence[float]) -> str:
-    return f"{MEETINGS[int(row[1])]} after step {row[0]:.0f}"
