@@ -1,4 +1,4 @@
-"""Say in words what the loss of a scenario is the loss of: seldom the model's that users train."""
+"""Name the model whose loss a scenario has: seldom the one that users train."""
 
 from ..programs import catalogue
 from ..scenario.scenario import Algorithm, Scenario
@@ -24,7 +24,7 @@ def bases(scenario: Scenario) -> dict[str, str | None]:
 
 
 def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | None:
-    """Return what the loss is the loss of, to stand after a value; None where there is no loss.
+    """Return words on the model of the loss, to follow a value; None without a loss.
 
     `algorithm`: the one whose loss it is, where an objective knows some better than others.
 

@@ -31,7 +31,7 @@ class GradientSource(Protocol):
 
 
 def relative(objective: "Objective") -> list[float] | None:
-    """Return each worker's number of samples over their mean; None where all have as many."""
+    """Return each worker's samples over their mean; None if all have as many."""
     sizes: Sequence[int] | None = getattr(objective, "sizes", None)
     if sizes is None or min(sizes) == max(sizes):
         return None

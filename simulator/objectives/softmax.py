@@ -130,7 +130,7 @@ class SoftmaxRegression:
         return mean, gradient / rows.shape[-1]
 
     def _scores(self, x: Array, features: Array) -> tuple[Array, Array]:
-        """Return the inputs of the last layer, a one among them, and the scores of the classes."""
+        """Return the last layer's inputs, with a one, and the scores of the classes."""
         units = features
         if self._hidden:
             into = x[..., : self._first].reshape(*x.shape[:-1], -1, self._hidden)
@@ -154,7 +154,7 @@ def _own(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _totals(scores: Array) -> tuple[Array, Array]:
     """Return exponentials of scores (..., samples, classes), and their sums over the classes.
 
-    The largest of a sample's scores is taken from them, in place, so that none overflows.
+    The largest score of a sample is subtracted from all, in place, to avoid overflow.
     """
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
     exponentials = np.exp(scores)

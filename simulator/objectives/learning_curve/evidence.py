@@ -1,4 +1,4 @@
-"""What local steps cost in loss, by published runs and by the user's own.
+"""Cost of local steps in loss, by published runs and the user's runs.
 
 Published: a law of the log of the final loss over data-parallel's on as many tokens, of M replicas
 that average every H steps and N parameters,
@@ -81,7 +81,7 @@ class Law:
         return float(_law(self.theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the sum of its terms' sizes, of two replicas at least: it is nowhere zero."""
+        """Return the sum of its terms' sizes, for two replicas or more: never zero."""
         alone = self.mean(parameters, 1, period)
         return abs(alone) + self.mean(parameters, max(replicas, 2), period) - alone
 
@@ -165,7 +165,7 @@ def penalty(  # noqa: PLR0913
     overlap: int = 0,
     own: Sequence[OwnRun] = (),
 ) -> Penalty | None:
-    """Return what local steps cost in loss, None where neither publication nor own run speaks.
+    """Return the cost of local steps in loss; None without a publication or own run.
 
     `tokens`: of the whole run (default: 20 for each parameter). `overlap`: steps that an average
     may take. `own`: the user's runs; those of the same program count.
@@ -207,7 +207,7 @@ def penalty(  # noqa: PLR0913
 
 
 def ends(mean: float, errors: np.ndarray, share: float = 1.0) -> np.ndarray:
-    """Return the 90 % interval of a log ratio, of whose error a share counts."""
+    """Return the 90 % interval of a log ratio, for a share of its error."""
     tails = np.quantile(errors, intervals.TAILS, method="inverted_cdf")
     return np.asarray(mean + share * tails)
 
@@ -215,7 +215,7 @@ def ends(mean: float, errors: np.ndarray, share: float = 1.0) -> np.ndarray:
 def by_law(
     program: str, at: Place, ratio: float, overlap: int = 0
 ) -> tuple[float, float, list[str], np.ndarray]:
-    """Return the law's mean and standard deviation, what is beyond the evidence, and the errors.
+    """Return the law's mean and deviation, what is beyond the evidence, and errors.
 
     `ratio`: tokens per parameter. Those of a program without a law are the shape of its penalty.
     """
@@ -254,7 +254,7 @@ def best_outer_lr(replicas: float) -> float:
 
 
 def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list[str]]:
-    """Return what an outer step far from the published optimum is assumed to cost."""
+    """Return the assumed cost of an outer step far from the published optimum."""
     best = best_outer_lr(replicas)
     doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
     if doublings <= ROBUST:
@@ -269,7 +269,7 @@ def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list
 def _updated(
     at: Place, mean: float, sd: float, runs: Sequence[OwnRun], has_law: bool
 ) -> tuple[float, float, np.ndarray]:
-    """Combine the law with own runs: its error is alike at alike replicas, periods and sizes.
+    """Combine the law with own runs: errors of similar settings are similar.
 
     The law's error is a Gaussian process whose standard deviation is the law's and that of
     set-ups, so that own runs count by their precision and scale with the law's shape. Without a law
@@ -318,7 +318,7 @@ def rows() -> np.ndarray:
 
 
 def fit(given: np.ndarray) -> Law:
-    """Fit the law to rows, by generalised least squares: rows of a size share their baseline."""
+    """Fit the law to rows by generalised least squares: equal sizes share a baseline."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - not needed by other objectives
 
     *places, group, seen, rounding = given.T

@@ -37,7 +37,7 @@ class Shape:
 
 
 class Limits(NamedTuple):
-    """What a program can follow: curvatures up to `limit`, at `slow` times the rate."""
+    """Limits of a program: curvatures up to `limit`, at `slow` times the rate."""
 
     limit: float
     slow: float
@@ -113,7 +113,7 @@ class Surrogate(Diagonal):
 
 @dataclass
 class Gains:
-    """What a program does with gradients, as a `Probe` has seen it.
+    """Effect of a program on gradients, measured by a `Probe`.
 
     `signal`: steps that it goes in a constant gradient of one, per local step, at a rate of one;
     `averaged`: gradients whose mean has as much noise; `limit`: curvature times rate up to which it
@@ -161,7 +161,7 @@ class Probe:
         return ProbeQuadratic(self, seed)
 
     def gains(self, together: bool, apart: float) -> Gains:
-        """Return what the models `seen` say; `together`: all gradients count alike."""
+        """Return the gains by the models `seen`; `together`: all gradients count equally."""
         (first, before), (last, after) = self.seen[len(self.seen) // 2], self.seen[-1]
         count = len(self.groups)
         gain = (before - after)[:count] / max(last - first, 1)
@@ -197,10 +197,10 @@ class ProbeQuadratic(Diagonal):
         self._seen, self._parallel, self._count = probe.seen, probe.parallel, count
 
     def loss(self, x: Array, shifts: Array, couplings: Array | None) -> float:
-        """Return the loss of data-parallel training that has gone as far."""
+        """Return the loss of data-parallel training after as much progress."""
         return self._parallel(max(0.0, -float(x[: self._count].sum())))
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Keep the model."""
+        """Store the model."""
         self._seen.append((step, np.array(x, copy=True)))
         return Evaluation(0.0, 0.0)
