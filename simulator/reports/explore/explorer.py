@@ -61,7 +61,7 @@ def write(value: float, kind: Kind) -> str:
 
 
 class Setting(NamedTuple):
-    """One value of a scenario's table: its path, the value (SI), and what to write for another.
+    """One value of a scenario's table: its path, the value (SI), and how to write another.
 
     `write` takes the new value and its text, which is empty for a factor.
     """
@@ -88,7 +88,7 @@ class Control:
     factor: bool
 
     def read(self, text: str) -> float:
-        """Return the value of a text. Raises ValueError where the slider cannot have it."""
+        """Return the value of a text. Raises ValueError if the slider cannot have it."""
         if self.kind == "choice":
             if text.strip() not in self.texts:
                 raise ValueError(nearest(text.strip(), self.texts, "the choices are"))
@@ -180,7 +180,7 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
 
 
 def _control(row: _Row) -> Control:
-    """Return a slider of round values: from `ends`, or a hundredth to a hundred times its own."""
+    """Return a slider of round values: from `ends`, or a hundredth to 100 times the value."""
     name, label, about, kind, places, ends = row
     own = float(places[0].own)
     if factor := any(not math.isclose(place.own, own) for place in places):
@@ -218,7 +218,7 @@ def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
 
 
 def _setting(path: KeyPath, value: Any, kind: Kind) -> Setting | None:
-    """Return how to move a value; a random time by its mean. None of what cannot be moved."""
+    """Return how to move a value, a random time by its mean; None if it cannot move."""
     if isinstance(value, str) and kind in UNITS:
         size, unit = UNITS[kind][-1]
         return Setting(path, to_si(value, kind), lambda x, text: text or f"{x / size:.12g} {unit}")
@@ -261,7 +261,7 @@ def _spreads(scenario: Scenario) -> list[Setting]:
 
 
 def _sites(scenario: Scenario) -> Iterator[Setting]:
-    """Yield the tables that change with the number of sites, where there are several."""
+    """Yield the tables that change with the number of sites, if there are several."""
     apart = scenario.network.regions or isinstance(scenario.objective, LearningCurve)
     many = parts.count_sites(scenario) if scenario.cluster.group and apart else 1
     for key in ("cluster", "objective", "cost") if many > 1 else ():
@@ -274,7 +274,7 @@ def _sites(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _codecs(scenario: Scenario) -> Iterator[Control]:
-    """Yield the slider of the codecs that all algorithms with a codec take by their names alone."""
+    """Yield the slider of the codecs that all algorithms with a codec can take by name."""
     those = [at for at, each in enumerate(scenario.algorithm) if "codec" in each.parameters]
     written = [scenario.algorithm[at].written.get("codec", "raw") for at in those]
     names = list[str]()

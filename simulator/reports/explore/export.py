@@ -26,7 +26,7 @@ def text(explorer: "Explorer", state: Mapping[str, str], overrides: Sequence[str
 
 
 def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) -> str:
-    """Return the text of a scenario with the values that a fit has found, as `--set` takes them."""
+    """Return the text of a scenario with the fitted values, texts as for `--set`."""
 
     def change(document: Any) -> None:
         for assignment in sets:
@@ -38,7 +38,7 @@ def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) ->
 def changed(
     scenario: Scenario, what: str, overrides: Sequence[str], change: Callable[[Any], None]
 ) -> str:
-    """Return the text of a scenario after a `change` to its document; `what` made it in its head.
+    """Return the text of a scenario after a `change`, which `what` names in its head.
 
     That is the scenario's own file, comments included. With `overrides` (--set), or where the
     scenario extends another, it is the whole table without comments. Names of files become

@@ -179,7 +179,7 @@ def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[st
 
 
 def _units(result: Result) -> list[Any]:
-    """Tabulate what runs use; nothing where no price or amount is set."""
+    """Tabulate the use of runs; nothing if no price or amount is set."""
     rows = result.algorithms
     what, columns = consumption.cells(rows, result.scenario.run.target_loss)
     cells = [*columns.values()]

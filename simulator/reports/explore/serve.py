@@ -89,7 +89,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _malformed(error: Exception) -> Any:
-    """Answer a request that the page would not send, and on which Dash or a callback fails."""
+    """Answer a request on which Dash or a callback fails: the page never sends one."""
     from werkzeug.exceptions import HTTPException  # noqa: PLC0415
 
     if isinstance(error, HTTPException):
@@ -98,7 +98,7 @@ def _malformed(error: Exception) -> Any:
 
 
 def _refuse_others(host: str) -> Any:
-    """Refuse a request for another host name, which a foreign page may resolve to this machine."""
+    """Refuse other host names, which a foreign page may resolve to this machine."""
     from flask import request  # noqa: PLC0415
 
     name = request.host.rsplit(":", 1)[0] if "]" not in request.host else request.host
@@ -109,7 +109,7 @@ def _refuse_others(host: str) -> Any:
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, and SIGINT too, even where a shell ignores it."""
+    """Let SIGTERM and SIGINT raise KeyboardInterrupt, even if a shell ignores them."""
     numbers = signal.SIGTERM, signal.SIGINT
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

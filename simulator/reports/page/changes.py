@@ -31,7 +31,7 @@ NO_SECTION = (InputError, RunError, ValueError, KeyError, TypeError, ArithmeticE
 
 
 class Amounts(NamedTuple):
-    """What a run of one algorithm takes: time (seconds), cost, what of it is traffic, and loss."""
+    """Amounts of a run of one algorithm: time (s), cost, its part for traffic, and loss."""
 
     seconds: float
     cost: float | None = None
@@ -47,7 +47,7 @@ class Amounts(NamedTuple):
         return ", ".join(filter(None, [human(self.seconds), cost, self.loss]))
 
     def scaled(self, times: float, price: float = 1.0) -> "Amounts":
-        """Return what it takes if it takes `times` as long, at `price` times the price of time."""
+        """Return the amounts of a run `times` as long, at `price` times the price of time."""
         cost = self.cost
         if cost is not None:
             cost = (cost - self.traffic) * times * price + self.traffic
@@ -59,9 +59,9 @@ Changed = Mapping[str, Amounts | None]
 
 
 def section(found: FoundRun, place: int) -> PageSection | None:
-    """Tabulate what the leading algorithms would take if something was half or twice as large.
+    """Tabulate the leading algorithms' amounts if an input was half or twice as large.
 
-    None of a measurement, and where nothing of it can be told.
+    None for a measurement, and if none of this is known.
     """
     run = found.main
     if run is None or run.is_measured or not found.verdict["pick"]:
@@ -94,7 +94,7 @@ def _leading(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
 
 
 def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amounts | None:
-    """Return what a run takes to the target, as a whole, or for a step, as `measure` says."""
+    """Return a run's amounts to the target, in all, or per step, by `measure`."""
     if measure == STEP:
         return Amounts(stated(row["seconds_per_step"]).value)
     to_target = measure == TARGET
@@ -109,7 +109,7 @@ def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amount
 
 
 def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
-    """Return what the pick is judged by: a run that ends by its duration tells of steps alone."""
+    """Return the measure of the pick; runs that end by their duration show only steps."""
     if (row["time_to_target"] or {}).get("mean") is not None:
         return TARGET
     return STEP if scenario.run.duration is not None else RUN
@@ -118,7 +118,7 @@ def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
 def _changes(
     run: RunDirectory, scenario: Scenario, base: Mapping[str, Amounts]
 ) -> Iterator[tuple[str, Changed]]:
-    """Yield what the algorithms take, by what changes."""
+    """Yield the algorithms' amounts by changed input."""
     before = _paces(run, scenario, base)
     for what in ("bandwidth", "latency"):
         for factor, words in FACTORS.items():
@@ -144,7 +144,7 @@ def _changes(
 def _paces(
     run: RunDirectory, scenario: Scenario, labels: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Return the seconds per step of short runs, by label; None where only long ones would tell."""
+    """Return the seconds per step of short runs, by label; None if only long ones show it."""
     return {
         one.label: links.short_pace(scenario, one, run.runs[one.label][0], LONGEST)
         if run.runs.get(one.label)
@@ -155,7 +155,7 @@ def _paces(
 
 
 def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts) -> Amounts | None:
-    """Return what twice the steps take, with the loss that the curve has then."""
+    """Return the amounts of twice the steps, with the curve's loss there."""
     row, runs = run.rows[label], run.runs.get(label, ())
     if not runs or row["loss"]["last"] is None:
         return None
@@ -168,7 +168,7 @@ def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts)
 
 
 def _sentence(rows: Mapping[str, Changed]) -> str:
-    """Say which algorithm takes the least time, and where that changes."""
+    """Name the algorithm that takes the least time, and the inputs that change that."""
     there = {name: {k: one.seconds for k, one in row.items() if one} for name, row in rows.items()}
     soonest = {name: min(times, key=lambda k: times[k]) for name, times in there.items() if times}
     first = soonest.pop(BASE)

@@ -48,7 +48,7 @@ def results(
 
 
 def _measures(lines: Sequence[Series]) -> dict[str, Callable[[Series], str]]:
-    """Return the columns of results that some line has, by heading; times per step come last."""
+    """Return the result columns with a value, by heading; times per step come last."""
     stated_at_all = {key for line in lines for key, ends in _intervals(line).items() if ends}
     found: dict[str, Callable[[Series], str]] = {}
     for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):

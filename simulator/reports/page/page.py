@@ -94,7 +94,7 @@ def html(every: Sequence[FoundRun]) -> str:
 
 
 def picks(every: Sequence[FoundRun]) -> str:
-    """Say whether all RUNs pick the same."""
+    """Return a sentence on whether all RUNs pick the same."""
     names = dict.fromkeys(found.verdict["pick"] or "none" for found in every)
     goals = {found.verdict["question"] for found in every if found.verdict["pick"]}
     if len(names) == 1:
@@ -148,7 +148,7 @@ def _error(
 
 
 def _origin(found: FoundRun) -> dict[str, Any]:
-    """Return where a RUN's numbers come from: scenario, seeds, versions, machine, notes."""
+    """Return the origin of a RUN's numbers: scenario, seeds, versions, machine, notes."""
     document = found.document
     table = found.scenario.get("table")
     seeds = document.get("seeds")

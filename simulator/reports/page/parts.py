@@ -58,7 +58,7 @@ class PageFigure:
 
     @classmethod
     def all_of(cls, name: str, label: str, chart: Chart | None) -> "list[PageFigure]":
-        """Return the panels of a chart; none where there is nothing to draw."""
+        """Return the panels of a chart; none if there is nothing to draw."""
         panels = chart.panels if chart else ()
         return [cls(f"{name}-{at}" if at else name, label, each) for at, each in enumerate(panels)]
 

@@ -77,7 +77,7 @@ class FoundRun:
 
 
 def read(paths: Sequence[Path]) -> list[FoundRun]:
-    """Read each of `paths`. Raises InputError where one is no RUN."""
+    """Read each of `paths`. Raises InputError if one is not a RUN."""
     names = _names(paths)
     return [_read(path, name) for path, name in zip(paths, names, strict=True)]
 
@@ -140,7 +140,7 @@ def _value(text: str) -> Any:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Name directories by as many trailing parts of their paths as tell them apart."""
+    """Name directories by the last parts of their paths that differ."""
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(whole):
         twice = next(path for path in paths if whole.count(path.resolve()) > 1)

@@ -17,7 +17,7 @@ BOTTLENECKS = 6  # that are listed, at most
 
 
 def sections(lines: Sequence[Series]) -> Iterator[PageSection]:
-    """Yield the details of runs that there are."""
+    """Yield the sections on details of the runs."""
     yield breakdown(lines)
     drawn = [line.curves for line in lines]
     if changing := curves.changing(drawn):
@@ -43,7 +43,7 @@ def sections(lines: Sequence[Series]) -> Iterator[PageSection]:
 
 
 def breakdown(lines: Sequence[Series]) -> PageSection:
-    """Draw seconds per local step by part, and list what holds each algorithm up."""
+    """Draw seconds per local step by part, and list the bottleneck of each algorithm."""
     seconds = {
         line.name: {
             kind: share * line.row["seconds_per_step"]["mean"]

@@ -37,7 +37,7 @@ def ranking(tune: Row, place: int) -> PageSection:
 
 
 def _table(tune: Row) -> list[PageTable]:
-    """Return the ranking, with what each configuration used."""
+    """Return the ranking with each configuration's amounts."""
     verdict, unit = tune["verdict"], tune["unit"]
     missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
 
@@ -92,7 +92,7 @@ def tradeoffs(tune: Row, place: int) -> PageSection | None:
 
 
 def sensitivity(tune: Row, place: int) -> PageSection | None:
-    """Tabulate what being wrong about an input costs each candidate."""
+    """Tabulate what a wrong input costs each candidate."""
     worlds, pick = tune["regret"], tune["pick"]["label"]
     if not worlds:
         return None

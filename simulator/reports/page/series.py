@@ -68,7 +68,7 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
 
 
 def shared(labels: Sequence[str]) -> str:
-    """Return the words that `apart` takes away, in the order of the first label."""
+    """Return the words that `apart` removes, in the order of the first label."""
     if not labels or apart(labels) == [*labels]:
         return ""
     rest = WORDS.split(apart(labels)[0])
