@@ -40,7 +40,7 @@ def explain(
 
 
 def made_whole(faults: Mapping[messages.KeyPath, str], table: dict[str, Any]) -> bool:
-    """Make ints of floats that must be whole numbers, and are; tell whether there were any."""
+    """Make ints of whole floats where ints are required; return whether any were."""
     before = False
     for path, what in faults.items():
         value = value_at(table, path)
@@ -57,7 +57,7 @@ def line(
     table: dict[str, Any],
     changed: Mapping[messages.KeyPath, str],
 ) -> str:
-    """Write one refusal: file, the override that caused it if one of `changed` did, key, value."""
+    """Write one refusal: file, the override in `changed` that caused it, key, value."""
     by = [f" with --set {text}" for where, text in changed.items() if path[: len(where)] == where]
     value = value_at(table, path)
     shown = "" if value is None else f" = {messages.show(value)}"
@@ -66,7 +66,7 @@ def line(
 
 
 def absent(key: str, places: list[Schema], root: Schema) -> str:
-    """Say what belongs under the missing `key` of a table that `places` describe."""
+    """Describe the missing `key` of a table that `places` describe."""
     nodes = [place["properties"][key] for place in places if key in place.get("properties", {})]
     if tags := [str(node["const"]) for node in nodes if "const" in node]:
         return f"missing; write one of: {', '.join(tags)}"
@@ -77,7 +77,7 @@ def absent(key: str, places: list[Schema], root: Schema) -> str:
 
 
 def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
-    """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
+    """List the keys that may end `path`, by `places`, or the table of a misplaced key."""
     top, key = path[0], str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
     homes = [
@@ -148,7 +148,7 @@ def _fits(schema: Schema, value: Any) -> bool:
 
 
 def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:
-    """Return what the JSON Schema `root` says of the place `path` in the user's table."""
+    """Return the parts of the JSON Schema `root` for `path` in the user's table."""
     nodes = alternatives(root, root, table)
     for part in path:
         table = table[part] if has_key(table, part) else None
@@ -161,7 +161,7 @@ def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:
 
 
 def has_key(table: Any, part: str | int) -> bool:
-    """Tell whether `table[part]` exists."""
+    """Return whether `table[part]` exists."""
     if isinstance(table, list):
         return isinstance(part, int) and 0 <= part < len(table)
     return isinstance(table, dict) and part in table

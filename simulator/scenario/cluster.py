@@ -126,7 +126,7 @@ class Recovery(Section):
         return self.backup or int(self.policy == "backup")
 
     def awaited(self, workers: int) -> int:
-        """Return how many of the workers a mean waits for; the others may be left out."""
+        """Return the number of workers that a mean waits for; others may be left out."""
         if self.policy == "quorum":
             share = self.quorum
             return share if isinstance(share, int) else max(1, ceil(share * workers - 1e-9))
@@ -221,7 +221,7 @@ def _window(text: str) -> tuple[float, float]:
 
 
 def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
-    """Read the times when workers are there, by rank, in order."""
+    """Read the times when workers are present, by rank, in order."""
     columns = {"worker": _rank, "start": csv_columns.seconds, "end": _end}
     what, readers = "worker, start and end of a time that it is there", [*columns.values()]
     rows = csv_columns.rows(path, readers, what, names=[*columns], check=_in_order)
@@ -337,7 +337,7 @@ class Cluster(_Nodes):
     @model_validator(mode="before")
     @classmethod
     def _groups_of_all(cls, table: Any) -> Any:
-        """Ask for no usual compute time where groups with their own hold all workers."""
+        """Require no usual compute time if groups with their own hold all workers."""
         if not isinstance(table, dict) or "compute" in table:
             return table
         groups = [group for group in table.get("group") or () if isinstance(group, dict)]

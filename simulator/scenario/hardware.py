@@ -21,7 +21,7 @@ FLOPS_PER_PARAMETER = 6  # of training, per token (Kaplan et al., arXiv:2001.083
 
 
 class LinkKind(BaseModel):
-    """A kind of link: what it usually carries each way, its range (5 and 95 %), its latency."""
+    """A kind of link: usual bandwidth each way, its range (5 and 95 %), and latency."""
 
     bandwidth: BytesPerSecond
     range: tuple[BytesPerSecond, BytesPerSecond] | None = None
@@ -99,7 +99,7 @@ Card = Annotated[str, BeforeValidator(_card), Field(min_length=1)]
 
 
 def fill_devices(document: Any) -> Any:
-    """Fill what named devices say into a scenario's tables: peak, and the time to compute a step.
+    """Fill the numbers of named devices into a scenario's tables: peak and step time.
 
     A step takes 6 operations per parameter and token (or `cost.flops_per_token`) at the usual
     utilisation, where neither [cluster] nor the group says `compute`.
@@ -135,14 +135,14 @@ def fill_devices(document: Any) -> Any:
 
 
 def inner_spread(inner: Iterable[Any]) -> tuple[float, float]:
-    """Return least and most times as long as links inside workers may take, by their kinds."""
+    """Return the least and the largest factor of times of links inside workers."""
     kinds = [(one, link_kind(one.card)) for one in inner if one is not None and one.card]
     spreads = [kind.slowdowns for one, kind in kinds if one.bandwidth == kind.bandwidth]
     return min([1.0, *(low for low, _ in spreads)]), max([1.0, *(high for _, high in spreads)])
 
 
 def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
-    """Return least and most times as long as computing may take, where a device's usual share says.
+    """Return the least and the largest factor of computing by devices' usual utilisation.
 
     `document`: a scenario as written. 1 and 1 where it states all times.
     """
@@ -158,7 +158,7 @@ def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _operations(document: Mapping[str, Any], cost: Mapping[str, Any]) -> float:
-    """Return the operations of a worker's step; 0 where the scenario does not say them."""
+    """Return the operations of a worker's step; 0 if the scenario does not give them."""
     model, goal = document.get("model") or {}, document.get("objective") or {}
     tokens = goal.get("tokens") or cost.get("tokens") or 0
     parameters = model.get("parameters", 0)

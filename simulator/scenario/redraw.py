@@ -58,7 +58,7 @@ def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
 
 
 def knows(scenario: Scenario, key: str) -> bool:
-    """Tell whether a scenario has a number, or a law of times, at a dotted key."""
+    """Return whether a scenario has a number, or a law of times, at a dotted key."""
     try:
         scaled(scenario, key, 1.0)
     except KeyError:

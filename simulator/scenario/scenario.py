@@ -75,7 +75,7 @@ class Algorithm(Section):
 
 
 def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationError:
-    """Make an error located inside the table being validated, with a message of our own."""
+    """Make an error inside the table being validated, with our message."""
     kind = PydanticCustomError("refusal", "{what}", {"what": what})
     details = InitErrorDetails(type=kind, loc=where, input=value)
     return ValidationError.from_exception_data("scenario", [details])
@@ -278,7 +278,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_devices(cls, document: Any) -> Any:
-        """Take from the catalogue what a named device says and no table does."""
+        """Fill in the catalogue's numbers of named devices that no table sets."""
         return fill_devices(document)
 
     @field_validator("run")
@@ -298,7 +298,7 @@ class Scenario(Section):
     @field_validator("cost")
     @classmethod
     def _of_groups(cls, cost: tables.Prices, info: ValidationInfo) -> tables.Prices:
-        """Ask for no usual price where groups with their own hold all workers."""
+        """Require no usual price if groups with their own hold all workers."""
         cluster = info.data.get("cluster")
         if cluster is None or sum(group.workers for group in cluster.group) < cluster.workers:
             return cost
@@ -348,7 +348,7 @@ class Scenario(Section):
     _loaded: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Remember where the scenario came from, if it was loaded."""
+        """Store the origin of the scenario, if it was loaded."""
         keys = ("file", "table", "background", "notes")
         self._loaded = {key: context[key] for key in keys if key in (context or {})}
 

@@ -184,7 +184,7 @@ def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: 
 
 
 def _visible(spent: float, pieces: float, window: float) -> float:
-    """Return what of `spent` seconds, in equal pieces, outlasts the window: one piece at least."""
+    """Return the part of `spent` s, in equal pieces, beyond the window: one piece at least."""
     return max(spent / pieces, spent - window) if window < inf else spent / pieces
 
 

@@ -9,7 +9,7 @@ from .scenario import Algorithm, Scenario
 
 @dataclass(frozen=True)
 class World:
-    """All that a run follows from but its seed."""
+    """All inputs of a run except its seed."""
 
     scenario: Scenario
     algorithm: Algorithm

@@ -105,7 +105,7 @@ def device_problems(scenario: Scenario) -> Iterator[Problem]:
 
 
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Yield the problems of crashes, absences, sampled clients and what algorithms do about it."""
+    """Yield the problems of crashes, absences and sampled clients, and of recoveries."""
     cluster, algorithms = scenario.cluster, scenario.algorithm
     policies = [scenario.under(algorithm).recovery for algorithm in algorithms]
     restarts = any(recovery.policy == "restart" for recovery in policies)
@@ -128,7 +128,7 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
 
 
 def _policies(scenario: Scenario, policies: Sequence[Recovery]) -> Iterator[Problem]:
-    """Yield the problems of what each algorithm does about crashes and absences."""
+    """Yield the problems of each algorithm's policy for crashes and absences."""
     algorithms = scenario.algorithm
     general, tables = ("recovery",), dict[KeyPath, tuple[Recovery, Any]]()
     if not algorithms:
@@ -149,7 +149,7 @@ def _policies(scenario: Scenario, policies: Sequence[Recovery]) -> Iterator[Prob
 
 
 def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[Problem]:
-    """Yield the keys of one recovery that contradict its policy; those without effect are noted."""
+    """Yield the keys of a recovery that contradict its policy; note those without effect."""
     workers, policy, backups = scenario.cluster.workers, recovery.policy, recovery.backups
     leaves_out, key = backups or policy == "quorum", "backup" if backups else "policy"
     of_all = policy == "quorum" and isinstance(recovery.quorum, int) and recovery.quorum > workers

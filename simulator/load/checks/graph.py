@@ -13,7 +13,7 @@ from .refusal import Problem, broken
 
 
 def graph_problems(scenario: Scenario) -> Iterator[Problem]:
-    """Yield the problems of the graph, for a scenario whose settings are each possible."""
+    """Yield the problems of the graph, if each setting is possible alone."""
     cluster = scenario.cluster
     if sum(group.workers for group in cluster.group) > cluster.workers:
         return  # refused elsewhere; the places of these workers are not determined
@@ -74,7 +74,7 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
 
 
 def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> Iterator[Problem]:
-    """Check the background traffic; `names`: the places there are, None where that was checked."""
+    """Check the background traffic; `names`: all places, None if already checked."""
     for index, traffic in enumerate(graph.network.background):
         where: KeyPath = ("network", "background", index)
         strange = [name for name in traffic.between if names is not None and name not in names]
@@ -99,7 +99,7 @@ def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> 
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:
-    """Check a platform: the places it must have, and keys that it already determines."""
+    """Check a platform: the places that it must have, and keys that it sets itself."""
     platform, network = scenario.network.platform, scenario.network
     assert platform is not None
     file = platform.file

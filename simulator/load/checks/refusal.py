@@ -1,4 +1,4 @@
-"""Rules of what settings demand of each other: where a rule is broken, and its sentence.
+"""Rules between settings: where a rule is broken, and its sentence.
 
 A rule is a condition, the path of the key at fault, and the reason in refusals.toml, where the
 sentence says what is wrong and what to write.
@@ -41,6 +41,6 @@ def broken(*rules: Rule, **values: object) -> Iterator[Problem]:
 def unknown(
     path: KeyPath, name: str | None, names: Collection[str], what: str
 ) -> Iterator[Problem]:
-    """Yield a problem where a name, if there is one, is none of `names`, which are of a `what`."""
+    """Yield a problem if a given name is not one of `names`; `what`: their kind."""
     if name is not None and name not in names:
         yield Problem(path, f"unknown {what}; {nearest(name, names, f'{what}s')}")

@@ -1,4 +1,4 @@
-"""Check settings that are each possible and together are not, or that cannot be simulated."""
+"""Check settings that are impossible together, or that cannot be simulated."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ PLAIN: dict[str, Any] = {
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
-    """Return the first problem of each key, in a scenario whose tables are each well formed."""
+    """Return the first problem of each key, in a scenario of well-formed tables."""
     faults = [*_objective(scenario, programs)]
     if faults:
         return dict(faults)
@@ -60,7 +60,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
 
 
 def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Check an objective whose library, model or file may be missing or of no use."""
+    """Check an objective whose library, model or file may be missing or useless."""
     spec = scenario.objective
     try:
         if isinstance(spec, LearningCurve):
@@ -95,7 +95,7 @@ def _codecs(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
-    """Check that every standard error, and every list of draws, is that of a number."""
+    """Check that every standard error, and every list of draws, belongs to a number."""
     for name in ("sd", "draws"):
         for key, value in getattr(scenario.calibration, name, {}).items():
             path = ("calibration", name, key)
