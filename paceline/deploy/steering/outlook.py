@@ -110,7 +110,7 @@ def _serve() -> None:
     task = pickle.load(sys.stdin.buffer)
 
     def end() -> None:
-        sys.stdin.buffer.read()
+        os.read(0, 1)  # not by sys.stdin, whose lock would stop the interpreter from ending
         os._exit(1)
 
     threading.Thread(target=end, daemon=True).start()
