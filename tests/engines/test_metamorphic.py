@@ -51,7 +51,8 @@ def drawn(number: int, features: set[str], **fixed: Any) -> Scenario:
     """Return the scenario of a number, with some of `features`; `fixed` replaces whole tables."""
     for attempt in range(200):
         rng = random.Random(f"{number} {attempt}")
-        table = _table(rng, {each for each in sorted(features) if rng.random() < 0.6} | {""})
+        odds = {each: 0.3 if each in TROUBLES else 0.7 for each in sorted(features)}
+        table = _table(rng, {each for each, odd in odds.items() if rng.random() < odd})
         table |= {key: change(table[key], rng) for key, change in fixed.items()}
         try:
             return parse(table, file=f"draw {number}")
@@ -113,11 +114,15 @@ def _trouble(rng: random.Random, some: Callable[[str], bool], made: Table) -> No
         cluster["membership"] |= {"notice": "2 s"} if some("spot") else {}
     if some("crash"):
         cluster["crash"] = [{"worker": 0, "at": "3 s", "lasts": rng.choice(["1 s", "8 s"])}]
-    if some("background") and cluster.get("region"):
-        network["background"] = [{"between": ["a", "b"], "flows": 2,
-                                  "on": EXPONENTIAL, "off": EXPONENTIAL}]  # fmt: skip
-    if some("profile"):
-        network["profile"] = {"values": [1.0, 0.5], "every": "5 s"}
+    if some("background") or some("profile"):
+        cluster |= {"region": "b", "group": [{"name": "a", "workers": 1, "region": "a"}]}
+        link: Table = {"between": ["a", "b"], "bandwidth": "500 kbit/s"}
+        profile = {"kind": "steps", "at": ["0 s", "5 s"], "factor": [1.0, 0.5]}
+        link |= {"profile": profile} if some("profile") else {}
+        network |= {"model": "flows", "link": [link]}
+        if some("background"):
+            network["background"] = [{"between": ["a", "b"], "flows": 2,
+                                      "on": EXPONENTIAL, "off": EXPONENTIAL}]  # fmt: skip
     if some("bursts"):
         cluster["bursts"] = {"factor": 3, "on": "3 s", "off": "6 s"}
 
