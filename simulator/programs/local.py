@@ -264,6 +264,7 @@ PROGRAMS = (
     Program(
         "easgd", easgd, "Zhang et al., arXiv 1412.6651, eq. 5 and 6",
         needs_sgd="its elastic pull is part of SGD's gradient, whose scale no other rule has",
+        sends_distances=True,
     ),
     Program(
         "bmuf", bmuf, "Chen & Huo, ICASSP 2016; Wang et al., arXiv 1910.00643, algorithm 1",

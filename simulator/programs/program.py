@@ -47,6 +47,7 @@ class Program:
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
+    - `sends_distances`: what it averages are distances, not what has changed since its last mean.
     - `alike`: without a codec all its steps are equal, and end with a wait for their last mean.
     - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
     - `selects`: its server chooses the workers that train, and so limits their number.
@@ -68,6 +69,7 @@ class Program:
     pooled: bool = False
     asks: bool = False
     sends_gradients: bool = False
+    sends_distances: bool = False
     alike: bool = False
     rounds: bool = False
     selects: bool = False

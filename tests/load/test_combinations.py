@@ -51,6 +51,7 @@ def test_dimensions_of_objectives_are_known_before_they_are_built():
 
 
 PARAMETERS = {row.name: row.variants[0] for row in ROWS}
+FEEDING_BACK = {"top-k", "random-k", "power-sgd", "sparse-loco"}
 LINED = [name for name, item in catalogue().items() if "codec" in item.parameters.model_fields]
 
 
@@ -60,6 +61,7 @@ ACCEPTED = [
     for codec in CODECS
     if not (codec == "power-sgd" and catalogue()[name].server)
     and not (codec == "dgc" and not catalogue()[name].sends_gradients)
+    and not (codec in FEEDING_BACK and catalogue()[name].sends_distances)
 ]
 
 

@@ -218,12 +218,13 @@ def _codec(
     corrects = getattr(codec, "carries_momentum", False) and codec.momentum
     displaced = not program.sends_gradients or given.get("inner") is not None
     doubled = momentum and not isinstance(momentum, Identity) and not displaced
-    path = _written(where, algorithm, "codec")
+    path, late = _written(where, algorithm, "codec"), getattr(codec, "feeds_back", False)
     yield from broken(
         (twice and program.server is not None, path, "codec-no-mean"),
         (twice and given.get("epoch_flush") == "paper", path, "codec-no-mean-twice"),
         (twice and program.rounds and scenario.cluster.sampling, path, "codec-sampling"),
         (corrects and displaced, path, "codec-displacements"),
+        (program.sends_distances and late, path, "codec-distances"),
         (corrects and doubled, _written(where, algorithm, key), "momentum-twice"),
         kind=getattr(codec, "kind", "raw"),
         name=program.name,

@@ -67,15 +67,16 @@ class Codec:
     """Base of codecs: how vectors are compressed.
 
     `needs_collective`: it can average, but not send a message to one node. `carries_momentum`: its
-    messages include momentum, so that the program's own must be off. `rowwise`: its vectors may
-    have further axes, for many workers; it compresses each row separately. `compress`,
-    `decompress`: seconds for a vector of the whole model's size; if both are 0, a profile's
-    measurements apply.
+    messages include momentum, so that the program's own must be off. `feeds_back`: what a message
+    drops is added to the next. `rowwise`: its vectors may have further axes, for many workers; it
+    compresses each row separately. `compress`, `decompress`: seconds for a vector of the whole
+    model's size; if both are 0, a profile's measurements apply.
     """
 
     rowwise: ClassVar[bool] = False
     needs_collective: ClassVar[bool] = False
     carries_momentum: ClassVar[bool] = False
+    feeds_back: ClassVar[bool] = False
     compress: Annotated[_Time, Field(description="time to compress one model's size")] = 0.0
     decompress: Annotated[_Time, Field(description="time to decompress one message")] = 0.0
 

@@ -26,6 +26,7 @@ class PowerSGD(Codec):
     kind: Literal["power-sgd"] = "power-sgd"
     rank: Annotated[int, Field(ge=1, strict=True, description="columns of P and Q")] = 2
     needs_collective: ClassVar[bool] = True
+    feeds_back: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
 
     def open(self, me: Node) -> Channel:

@@ -26,6 +26,7 @@ class Sparse(MessageCodec):
     """
 
     ratio: Ratio = 0.01
+    feeds_back: ClassVar[bool] = True
 
     def init(self, vector: Vector, random: Random) -> State:
         """Start with a zero residual."""

@@ -36,6 +36,7 @@ class SparseLoCo(MessageCodec):
         Number, Field(ge=0, le=1, description="share of the residual that a message keeps")
     ] = 0.95
     gathers: ClassVar[bool] = True
+    feeds_back: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
