@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import OptState
 from torch.optim import SGD
 from torch.utils._pytree import tree_map_only
 
@@ -144,8 +143,8 @@ class UserSteps:
             scaler = scaler_of(optimizer) if self.scaler is None else self.scaler
             if scaler is not None:
                 states, keys = scaler._per_optimizer_states, (id(optimizer), id(bare(optimizer)))
-                stages = [states[key]["stage"] for key in keys if key in states]
-                yield scaler, OptState.UNSCALED in stages
+                stages = [states[key]["stage"].name for key in keys if key in states]
+                yield scaler, "UNSCALED" in stages
 
     def init(self, x: Tensor) -> None:
         """Clear SGD's momentum, once it has taken steps."""

@@ -68,7 +68,7 @@ def controller(
     if workers not in (None, predicted := scenario.cluster.workers):
         raise InputError(
             f"{folder}: adapt: it predicts {predicted} workers, and {workers} processes are here; "
-            f"simulate with cluster.workers = {workers}"
+            f"start {predicted}, or simulate with cluster.workers = {workers}"
         )
     if given or (Path(folder) / "tune.json").is_file():
         result = simulate(scenario, seeds=SEEDS)
