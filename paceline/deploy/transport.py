@@ -121,7 +121,7 @@ class Transport(Connections):
     def _uneven(self, first: Sequence[str]) -> RunError:
         return RunError(
             f"{first[3]} after step {first[0]}, process {self.rank} is at step {self.step}: all "
-            "have to take as many steps; let their loaders give as many batches (drop_last)"
+            "have to do that, after the same step; give all as many batches (drop_last)"
         )
 
     def fail(self, why: object) -> None:

@@ -66,21 +66,20 @@ class Model:
         """Return a change of the present settings after a round; None for none."""
         inputs, outlook = self.inputs, self.outlook
         inputs.add(record)
-        if settings not in outlook.candidates:  # the user has set another
-            self.best, self.unknown = None, f"{written(settings)} was set, and not simulated"
-            return None
-        current = outlook.candidates.index(settings)
-        outlook.learn()
-        outlook.follow(current, record)
-        self._rounds += 1
-        if doubt := self._doubt():
-            self.best, self.unknown = None, doubt
-            return None
-        if self.knows:
+        self.unknown = f"{written(settings)} was set, and not simulated"
+        if settings in outlook.candidates:
+            current = outlook.candidates.index(settings)
+            outlook.learn()
+            outlook.follow(current, record)
+            self._rounds += 1
+            self.unknown = self._doubt()
+        if self.unknown:
+            self.best = None
+        if self.unknown or self.knows:
             return None
         reasons = [*map(str, inputs.causes(period(settings)))] or ["as predicted"]
         self._decided = inputs.state()
-        decision, self.unknown = self._choice(current, record, reasons), ""
+        decision = self._choice(current, record, reasons)
         self.best = decision.now if decision else settings
         return decision
 
