@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # theory has no need of all that simulates
     from ..studies.sweep.table import SweepResult
     from ..studies.tune.result import TuneResult
 
-THEORY = Path(__file__).with_name("theory.toml")
+TABLES = Path(__file__).with_name("tables.toml")
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
@@ -458,7 +458,8 @@ def fit(result: "FitResult") -> list[Table]:
 
 def theory(document: Row) -> list[Table | str]:
     """Lay out the document of `paceline theory`, without its notes."""
-    keys = tomllib.loads(untrusted.text(THEORY))
+    keys = _headings()
+    del keys["claims"]
     if any(row["valid"] is not None for row in document["periods"]):  # there is a bound
         keys["periods"]["in Theorem 2"] = "valid"
     if document["bucketed_seconds_per_step"] is not None:
@@ -523,18 +524,17 @@ def toml(value: Any) -> str:
     return messages.toml([*value] if isinstance(value, tuple) else value)
 
 
-def claims(rows: Sequence[Row]) -> Table:
+def claims(rows: Sequence[Row]) -> Table | str:
     """A line for each claim of `paceline reproduce`: the paper's number, ours, and the verdict."""
-    keys = {
-        "paper": "paper",
-        "claim": "claim",
-        "kind": "kind",
-        "expected": "expected",
-        "found": "value",
-        "verdict": "verdict",
-    }
-    columns = {heading: _value(key) for heading, key in keys.items()}
+    if not rows:
+        return "No claim of these papers is about time alone."
+    columns = {heading: _value(key) for heading, key in _headings()["claims"].items()}
     return _table(rows, columns, len(columns))
+
+
+def _headings() -> dict[str, dict[str, str]]:
+    """Return keys of documents by the headings of columns, for each table of tables.toml."""
+    return tomllib.loads(untrusted.text(TABLES))
 
 
 def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:

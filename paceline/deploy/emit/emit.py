@@ -100,7 +100,7 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
     scenario = parse(
         table, file=file, folder=Path(file).parent, overrides=overrides, allow_paths=allow_paths
     )
-    notes = () if label or pick.get("decided", True) else (f"undecided: {pick['sentence']}",)
+    notes = () if label or pick.get("decided", True) else (str(pick["sentence"]),)
     algorithm = scenario.algorithm[0] if run.tune else _labelled(scenario, chosen)
     return Pick(scenario, algorithm, notes)
 
