@@ -71,7 +71,7 @@ def summary(result: "Result") -> Table:
         modelled = STATED.get(column.key) in rows[0].get("interval90", {})
         if modelled:
             heading = heading.partition("\n")[0] + f"\n({USUAL})"
-        beneath = _said if modelled else _beneath
+        beneath = _stacked if modelled else _beneath
         cell = partial(column.cell, seeds=seeds, usual=usual, digits=digits)
         columns[heading] = partial(beneath, cell)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
@@ -138,23 +138,23 @@ def spent(rows: Sequence[Row]) -> list[Table]:
 
 def _by_group(rows: Sequence[Row]) -> list[Table]:
     """Show what each group of sampled clients adds to the model and transfers."""
-    found = [
-        {"label": "" if place else row["label"], **each}
+    groups = [
+        {"label": "" if place else row["label"], **group}
         for row in rows
-        for place, each in enumerate(_groups(row))
+        for place, group in enumerate(_groups(row))
     ]
-    if not any(each["group"] for each in found):
+    if not any(group["group"] for group in groups):
         return []
-    clients = sum(each["clients"] for each in next(filter(None, map(_groups, rows))))
+    clients = sum(group["clients"] for group in next(filter(None, map(_groups, rows))))
     cells: dict[str, Cell] = {
         "by group": _named,
-        "group": lambda each: each["group"] or "others",
-        "% of\nclients": lambda each: _shares([each["clients"] / clients]),
-        "% of\ngradients": lambda each: _shares([each["gradients"]]),
-        "down per\nclient, day": lambda each: with_unit(each["down_bytes_per_day"], "B"),
-        "up per\nclient, day": lambda each: with_unit(each["up_bytes_per_day"], "B"),
+        "group": lambda group: group["group"] or "others",
+        "% of\nclients": lambda group: _shares([group["clients"] / clients]),
+        "% of\ngradients": lambda group: _shares([group["gradients"]]),
+        "down per\nclient, day": lambda group: with_unit(group["down_bytes_per_day"], "B"),
+        "up per\nclient, day": lambda group: with_unit(group["up_bytes_per_day"], "B"),
     }
-    return [_table(found, cells)]
+    return [_table(groups, cells)]
 
 
 def _groups(row: Row) -> Sequence[Row]:
@@ -175,14 +175,16 @@ def in_units(
     """A line per row in units of the trade; no table where none is set."""
     what, cells = consumption.cells(rows, target)
     broken = {
-        heading.replace(" (", "\n(").replace("-", "-\n").replace("/c", "/\nc"): partial(_said, cell)
+        heading.replace(" (", "\n(").replace("-", "-\n").replace("/c", "/\nc"): partial(
+            _stacked, cell
+        )
         for heading, cell in cells.items()
         if not (first and heading == "tokens" and len({*map(cell, rows)}) == 1)  # said above
     }
     return [_table(rows, {first or what: _named, **broken})] if cells else []
 
 
-def _said(cell: Cell, row: Row) -> str:
+def _stacked(cell: Cell, row: Row) -> str:
     """Put an interval and its level beneath the value, so that no column is cut at 80 columns."""
     return cell(row).replace(" (", "\n").replace("%: ", "%:\n").removesuffix(")")
 
@@ -206,7 +208,7 @@ def _mean_of(column: ResultColumn, row: Row) -> str:
 
 
 def sweep(result: "SweepResult") -> Table:
-    """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and the most asked for."""
+    """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and its results."""
     rows, columns = distinct(result)
     rows = rows[:SWEEP_ROWS]
     columns["algorithm"] = _algorithm(result)
@@ -264,12 +266,12 @@ def _until_target(result: "SweepResult", rows: Sequence[Row]) -> dict[str, Cell]
 
 def _sweep_keys(result: "SweepResult", rows: Sequence[Row]) -> set[str]:
     """Return the keys of the columns of a sweep, without those that there is no room for."""
-    known = {key for row in result.rows for key, value in row.items() if value is not None}
+    stated_keys = {key for row in result.rows for key, value in row.items() if value is not None}
     nights = to_target(rows) is NIGHTS
-    keys = {"seconds_per_step", *known}
-    keys |= {"time_to_target_s"} if "reached" in known else set()
+    keys = {"seconds_per_step", *stated_keys}
+    keys |= {"time_to_target_s"} if "reached" in stated_keys else set()
     keys |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
-    keys -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in known else set()
+    keys -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in stated_keys else set()
     keys -= {"gradients_per_hour", "seconds_per_round"} if nights else set()
     if nights and all(row["time_to_target_s"] is not None for row in rows):
         keys -= {"final_loss"}
@@ -281,10 +283,10 @@ def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
     varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
     programs = {row["program"] for row in result.rows}
     columns = {_short(key, varied): _varied(key, programs) for key in varied}
-    found = dict[tuple[str, ...], Row]()
+    rows = dict[tuple[str, ...], Row]()
     for row in result.rows:
-        found.setdefault((row["label"], *(cell(row) for cell in columns.values())), row)
-    return [*found.values()], columns
+        rows.setdefault((row["label"], *(cell(row) for cell in columns.values())), row)
+    return [*rows.values()], columns
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
@@ -297,12 +299,12 @@ def _with_ends(cell: Cell, key: str, row: Row) -> str:
 
 def _ends_of(row: Row, key: str) -> str:
     """Return the interval of a loss or a pace that is wide enough to be shown."""
-    if row[key] is None or (found := estimate_of(row, key)).narrow:
+    if row[key] is None or (estimate := estimate_of(row, key)).narrow:
         return ""
-    low, high = found.span
+    low, high = estimate.span
     if key == "final_loss":
         return f"{loss_in_table(low)}–{loss_in_table(high)}"
-    return wording.within(found.value, [low, high])
+    return wording.within(estimate.value, [low, high])
 
 
 def _spent(kinds: Sequence[str]) -> str:
@@ -357,7 +359,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     verdict, ranked = result.verdict, result.ranked
     also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference, ALONE]
     shown = ranked[:TUNE_ROWS]
-    shown += [each for each in ranked if each not in shown and each.candidate.label in also]
+    shown += [one for one in ranked if one not in shown and one.candidate.label in also]
     rows = result.rows(shown)
     tables = [_ranking(result, rows), *in_units(rows, first="configuration")]
     if result.regret:
@@ -511,8 +513,8 @@ def _parameter(item: tuple[str, Row]) -> str:
     """A parameter with its default and unit: "tau: required (steps)", "alpha = 0.6"."""
     key, about = item
     default, unit = toml(about["default"]), about["unit"]
-    said = f"{key}: required" if default == "required" else f"{key} = {default}"
-    return f"{said} ({unit})" if unit and not default.endswith(unit) else said
+    text = f"{key}: required" if default == "required" else f"{key} = {default}"
+    return f"{text} ({unit})" if unit and not default.endswith(unit) else text
 
 
 def toml(value: Any) -> str:
@@ -541,8 +543,8 @@ def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:
     """A line for each kind of claim: how many have which verdict; printed ones first."""
     lines = []
     for kind, counted in summary.items():
-        said = ", ".join(f"{count} {verdict}" for verdict, count in counted.items() if count)
-        lines += [f"{kind}: {said}"] if said else []
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in counted.items() if count)
+        lines += [f"{kind}: {counts}"] if counts else []
     return "\n".join(lines)
 
 

@@ -174,11 +174,10 @@ def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
 def difference(gap: Estimate, unit: str) -> str:
     """Format a paired difference in one unit: "1.20 s (0.80 to 1.60)"."""
     size, name = _scale(max(map(abs, [gap.value, *(gap.interval or ())])), unit)
-    value = f"{number(gap.value / size)}{name}"
-    if gap.interval is None:
-        return value
-    low, high = (number(end / size) for end in gap.interval)
-    return f"{value} ({low} to {high})"
+    middle, low, high = (number(end / size) for end in (gap.value, *(gap.interval or (0.0, 0.0))))
+    if gap.interval is None or low == high == middle:
+        return f"{middle}{name}"
+    return f"{middle}{name} ({low} to {high})"
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:

@@ -50,13 +50,13 @@ def results(
 def _measures(lines: Sequence[Series]) -> dict[str, Callable[[Series], str]]:
     """Return the result columns with a value, by heading; times per step come last."""
     stated_at_all = {key for line in lines for key, ends in _intervals(line).items() if ends}
-    found: dict[str, Callable[[Series], str]] = {}
+    columns: dict[str, Callable[[Series], str]] = {}
     for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
         there = any(column.of_summary(line.row) is not None for line in lines)
         if PAGE in column.shown_in and column.key != "time_to_target_s" and there:
             level = f" ({USUAL})" * (STATED.get(column.key) in stated_at_all)
-            found[column.words + level] = partial(_value, column)
-    return found
+            columns[column.words + level] = partial(_value, column)
+    return columns
 
 
 def _intervals(line: Series) -> Mapping[str, Any]:
