@@ -113,8 +113,11 @@ class Session:
 
     def _agree(self) -> None:
         """Raise InputError on all ranks if their plans or models differ."""
-        tensors = [*self._live.parameters, *self._live.others, *self._model.buffers()]
-        model = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+        trained = set(map(id, self._live.parameters))
+        model = [
+            (name, tuple(one.shape), str(one.dtype), id(one) in trained)
+            for name, one in (*self._model.named_parameters(), *self._model.named_buffers())
+        ]
         hashes = [
             float(zlib.crc32(repr(value).encode()))
             for value in (sorted(self.plan.table.items()), model)
@@ -280,9 +283,8 @@ class Session:
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers that every process gives to this call, by rank."""
-        pending = self._transport.tell(numbers)
-        with self._node.waiting():
-            shared: list[list[float]] = pending.wait().tolist()
+        with self._telling(), self._node.waiting():
+            shared: list[list[float]] = self._transport.tell(numbers).wait().tolist()
         return shared
 
     @contextmanager

@@ -176,8 +176,9 @@ def scaled(rank):
 def unlike(rank):
     """Return what is said of plans, and of models, that differ between the ranks."""
     messages = []
-    for tau, width in ((2 + rank, 4), (2, 4 + rank)):
-        model = nn.Linear(width, 4)
+    for tau, width, frozen in ((2 + rank, 4, 0), (2, 4 + rank, 0), (2, 4, rank)):
+        model = nn.Sequential(nn.Linear(width, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        model[frozen + 1].requires_grad_(False)
         try:
             paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=tau)
         except InputError as error:
