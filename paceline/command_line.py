@@ -745,10 +745,12 @@ def _fit_loss(
     noise_scale: list[float] = typer.Option(
         [], min=1, help="Critical batch (tokens); twice: least and largest."
     ),
-    warmup: float = typer.Option(0.0, min=0, help="Steps of the runs' warm-up; fits omit them."),
+    warmup: float | None = typer.Option(
+        None, min=0, help="Steps of the runs' warm-up; left out: as the log shows."
+    ),
     lr: float | None = typer.Option(None, min=0, help="SGD's rate, if programs keep their own."),
     column: list[str] = _option(
-        "QUANTITY=NAME", "Column of tokens, step, loss or run.", default=[]
+        "[RUN:]QUANTITY=NAME", "Column of tokens, step, loss or run; RUN: its number.", default=[]
     ),
     base: Path | None = _option("PROFILE.toml", "A profile to which the objective is added."),
     out: Path = _option(
@@ -757,7 +759,7 @@ def _fit_loss(
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Fit an [objective] to the losses of one or two short runs.
+    """Fit an [objective] to the losses of short runs, and draw it beside LOSS.toml.
 
     Use the file in a scenario with extends = "LOSS.toml". Any training loop will do: the options
     state what its log does not.
@@ -765,8 +767,7 @@ def _fit_loss(
     demand_possible(out)
     _torch("paceline.validate.calibration.profile").require_writable(out)
     module = _torch("paceline.validate.logs.loss")
-    columns = dict(text.partition("=")[::2] for text in column)
-    given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, columns
+    given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, column
     result = module.fit([baseline, *local], module.Given(*given), base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}

@@ -264,7 +264,9 @@ class CurveOfFile(Section):
     file: Folder = Field(description="log of steps or tokens against loss")
     workers: Count = optional("workers of that run", 1)
     tokens: Positive | None = optional("tokens per worker and step of that run; left out: as here")
-    warmup: NonNegative = optional("steps of its warm-up, left out of the fit", 0)
+    warmup: NonNegative | None = optional(
+        "steps of its warm-up, left out of the fit; left out: as the log shows"
+    )
     parameters: Positive | None = optional("of the model trained; left out: as in [model]")
     lr: Positive | None = optional("its rate of SGD, beside which programs keep theirs; else tuned")
     columns: dict[Literal["tokens", "step", "loss", "run"], Name] = optional(

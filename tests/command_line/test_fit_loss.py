@@ -151,6 +151,78 @@ def trained(tmp_path_factory):
     return str(out)
 
 
+def noisy(path, change, steps=4000, warmup=0, seed=0):
+    """Write a log whose noise is correlated over 30 steps; return its losses at any step."""
+    rng, noise, lines = np.random.default_rng(seed), 0.0, ["step,loss"]
+
+    def law(step):
+        done = np.where(step < warmup, step**2 / (2 * max(warmup, 1)), step - warmup / 2)
+        return 2.0 + 6.0 * ((done + 30) / 30) ** -0.4
+
+    for step in range(10, steps + 1, 10):
+        noise = 0.72 * noise + 0.0035 * rng.standard_normal()
+        lines.append(f"{step},{law(step) * change(step) * np.exp(noise):.6f}")
+    path.write_text("\n".join(lines) + "\n")
+    return law
+
+
+def test_what_does_not_follow_the_law_is_found(tmp_path, capsys):
+    """A warm-up, spikes and a decay of the rate are said; the interval holds at seven lengths."""
+    for name, change, warmup, note in (
+        ("warmup", lambda step: 1.0, 900, "its warm-up takes about 9"),
+        ("spikes", lambda step: 1 + 0.4 * (step in (1500, 1510, 3000)), 0, "2 spikes"),
+        ("decay", lambda step: 1 - 0.06 * max(step - 3400, 0) / 600, 0, "falls below its law"),
+    ):
+        law = noisy(tmp_path / f"{name}.csv", change, warmup=warmup)
+        options = ["--tokens", "512", "-o", f"{name}-fit.toml", "--json"]
+        assert run(["fit-loss", f"{name}.csv", *options]) == 0
+        said = capsys.readouterr()
+        assert note in said.err, said.err
+        assert (tmp_path / f"{name}-fit.svg").read_text().startswith("<?xml")
+        objective = json.loads(said.out)["profile"]["objective"]
+        objective["curve"]["file"] = str(tmp_path / f"{name}-fit.csv")
+        low, high = baseline(scenario({"name": "ssgd"}, objective=objective).objective).interval90(
+            7 * 4000 * 512
+        )
+        assert low < law(7 * 4000) < high < 1.2 * low, name
+    noisy(tmp_path / "rise.csv", lambda step: 1 + 0.1 * max(step - 3200, 0) / 800)
+    short = np.array([3.0, 2.6, 2.4, 2.3, 2.25, 2.23, 2.25, 2.3, 2.38, 2.5])
+    rows = "".join(f"{549 * (n + 1)},{loss}\n" for n, loss in enumerate(short))
+    (tmp_path / "short.csv").write_text(f"step,loss\n{rows}")
+    for name in ("rise.csv", "short.csv"):
+        assert run(["fit-loss", name, "--tokens", "512", "-o", "none.toml"]) == 2
+        assert "the loss rises from about step 3" in capsys.readouterr().err
+
+
+def test_each_run_has_a_column_of_its_own(tmp_path, capsys):
+    """As in the export of a chart of two runs; a run is not compared with itself."""
+    steps = np.arange(50, 5001, 50)
+    fast, slow = (1.7 + 20.0 * (steps / by * 2048 + 2e3) ** -0.25 for by in (1.0, 1.2))
+    rows = [
+        f"{step},{one},{two if step <= 1000 else ''}\n"
+        for step, one, two in zip(steps, fast, slow, strict=True)
+    ]
+    names = "ddp - train/loss", "diloco - train/loss"
+    head = f'"Step","{names[0]}","{names[1]}"\n'
+    (tmp_path / "chart.csv").write_text(head + "".join(rows))
+    command = ["fit-loss", "chart.csv", "chart.csv", "--tokens", "512", "--workers", "4", "--tau"]
+    command += ["32", "--json", "--overwrite"]
+    for columns in (
+        [f"loss={name}" for name in names],
+        [f"{number}:loss={name}" for number, name in enumerate(names, start=1)],
+    ):
+        assert run([*command, *(text for column in columns for text in ("--column", column))]) == 0
+        (own,) = document(capsys)["profile"]["objective"]["own"]
+        assert np.exp(own["log_steps"]) == pytest.approx(1.2, abs=0.01)
+    for column, said in (
+        (f"loss={names[0]}", "the same losses"),
+        (f"3:loss={names[0]}", "RUN is the number of a run, 1 to 2"),
+        ("lost=x", "did you mean `loss`"),
+    ):
+        assert run([*command, "--column", column]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_run_directory_says_all_by_itself(trained, capsys):
     assert run(["fit-loss", trained, "--json"]) == 0
     actual = document(capsys)["profile"]["objective"]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
-from paceline.simulator.results.intervals import NORMAL, USUAL
+from paceline.simulator.results.figures import drawing, style
+from paceline.simulator.results.figures.chart import Axis, Chart, Line, Look, Panel
+from paceline.simulator.results.figures.chart import fitted as around
+from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
 
 from ..calibration import profile
 from ..calibration.profile import Profile
@@ -31,6 +34,7 @@ QUANTITIES = ("tokens", "step", "loss", "run")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
 LATE, PARTS = 1 / 3, 6  # share of a run that is compared; its parts, which give an error
+AHEAD, POINTS = 7, 100  # lengths of a log that are drawn, and points of a line
 LEAST = 1e-3  # tokens or samples, of a critical batch
 DRIFT = 0.2
 """Standard deviation, as a log, by which a factor of steps seen after a fifth of a run differs from
@@ -43,7 +47,11 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Given:
-    """What a log cannot say. Lists go by run, `workers` from the baseline on, others without it."""
+    """What a log cannot say. Lists go by run, `workers` from the baseline on, others without it.
+
+    `columns`: as QUANTITY=NAME or RUN:QUANTITY=NAME, RUN counted from 1; `warmup`: steps, found in
+    the baseline if None.
+    """
 
     tokens: float | None = None
     workers: Sequence[int] = ()
@@ -51,9 +59,9 @@ class Given:
     algorithm: Sequence[str] = ("diloco",)
     parameters: float | None = None
     noise_scale: Sequence[float] = ()
-    warmup: float = 0.0
+    warmup: float | None = None
     lr: float | None = None
-    columns: dict[str, str] = field(default_factory=dict)
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,8 @@ class Trained:
     batch: float
     parameters: float | None = None
 
-    def fit(self, warmup: float) -> Curve:
-        """Fit a curve from the end of the warm-up on. Raises InputError."""
+    def fit(self, warmup: float | None) -> Curve:
+        """Fit a curve from the end of the warm-up on, found if None. Raises InputError."""
         try:
             return curve.fit(self.tokens, self.loss, self.run, batch=self.batch, warmup=warmup)
         except ValueError as error:
@@ -101,16 +109,16 @@ def fit(
     """
     for name in {*given.algorithm} - {*catalogue()}:
         raise InputError(f"--algorithm {name}: {nearest(name, catalogue(), 'programs are')}")
-    if unknown := given.columns.keys() - QUANTITIES:
-        wrong = nearest(min(unknown), QUANTITIES, "quantities are")
-        raise InputError(f"--column {min(unknown)}: write QUANTITY=NAME; {wrong}")
     below = profile.read(base) if base else Profile({}, head=HEAD)
     about, today = dict(below.tables.get("calibration", {})), f"{datetime.now(UTC):%Y-%m-%d}"
     runs = _runs(paths, given)
-    objective, sentences, notes = _curve(runs, given, stem)
+    fitted = runs[0].fit(given.warmup)
+    objective, sentences, notes = _curve(runs, fitted, given, stem)
     rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
     cells = [map(csv_cells.digits, row) for row in rows]
     files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
+    with style.style():
+        files[f"{stem}.svg"] = drawing.encode(chart(runs[0], fitted), "svg")
     tables, head = {**below.tables, "objective": objective}, below.head
     if about:
         more = {"runs": [*map(str, paths)], "notes": notes}
@@ -123,11 +131,11 @@ def fit(
 
 
 def _curve(
-    runs: Sequence[Trained], given: Given, stem: str
+    runs: Sequence[Trained], fitted: Curve, given: Given, stem: str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Return the objective's table, what was found, and notes."""
     first, *others = runs
-    fitted, end = first.fit(given.warmup), float(first.tokens.max())
+    end = float(first.tokens.max())
     low, high = fitted.interval90(end)
     findings = [
         f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
@@ -137,12 +145,13 @@ def _curve(
     ]
     size = given.parameters or first.parameters
     tokens = _whole(first.batch / first.workers)
-    optional = {"warmup": _whole(given.warmup), "parameters": size and _whole(size), "lr": given.lr}
+    optional = {"parameters": size and _whole(size), "lr": given.lr}
     table: dict[str, Any] = {
         "kind": "learning-curve",
         "tokens": tokens,  # of the scenario's steps, which may say others
         "curve": {"file": f"{stem}.csv", "workers": first.workers, "tokens": tokens}
-        | {key: value for key, value in optional.items() if value},
+        | {key: value for key, value in optional.items() if value}
+        | ({} if given.warmup is None else {"warmup": _whole(given.warmup)}),
     }
     critical, notes = _critical(fitted, first, others, given, tokens)
     if not notes:
@@ -160,7 +169,37 @@ def _curve(
         notes.append(
             "--parameters left out: scenarios cannot check that their [model] was the one trained"
         )
+    notes += [f"{first.name}: {note}" for note in fitted.notes]
     return table | ({"own": local_rows} if local_rows else {}), findings, notes
+
+
+def chart(first: Trained, fitted: Curve) -> Chart:
+    """Chart a log, its fit, what the fit says of its held-out end, and what lies ahead."""
+    end, held = float(first.tokens.max()), float(np.quantile(first.tokens, 1 - curve.HELD))
+    blue, red = style.COLOURS[:2]
+    lines = []
+    for name, colour, chosen in (
+        ("log", style.GREY, first.tokens <= held),
+        ("its last tenth", red, first.tokens > held),
+    ):
+        every = max(int(chosen.sum()) // POINTS, 1)
+        x, y = first.tokens[chosen][::every], first.loss[chosen][::every]
+        lines.append(Line(name, x, y, Look(colour, hollow=True), joined=False, marks="all"))
+    left = max(float(first.tokens[first.tokens > 0].min()), end / 50)
+    shown = [*first.loss[first.tokens >= left]]
+    without = replace(fitted, draws=fitted.held[1:])
+    for name, law, ends, look in (
+        ("fit", fitted, (max(fitted.fitted[0], end / 50), end), Look(blue)),
+        ("fit without it", without, (held, end), Look(red, "dash")),
+        ("ahead", fitted, (end, AHEAD * end), Look(blue, "dot")),
+    ):
+        tokens = np.geomspace(*ends, POINTS)
+        low, middle, high = np.quantile(law.drawn(tokens), (TAILS[0], 0.5, TAILS[1]), axis=0)
+        lines.append(Line(name, tokens, middle, look, band=(low, high), marks="none"))
+        shown += [low.min(), high.max()]
+    across = Axis("tokens", (left / 1.2, AHEAD * end), log=True)
+    panel = Panel(across, around("loss", shown), lines)
+    return Chart(first.name, f"band: {USUAL}", [panel])
 
 
 def _local(
@@ -198,7 +237,7 @@ def _critical(
         return batch.given((min(given.noise_scale), max(given.noise_scale))), []
     if together := [run for run in others if run.tau == 1]:
         try:
-            return batch.fitted(fitted, together[0].fit(given.warmup)), []
+            return batch.fitted(fitted, together[0].fit(fitted.warmup)), []
         except ValueError as error:
             raise InputError(f"{first.name}, {together[0].name}: {error}") from None
     critical = batch.published(float(first.tokens.max()))
@@ -249,6 +288,7 @@ def _behind(
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
     """Read all runs: the baseline, then every other run of a directory or file."""
     runs: list[Trained] = []
+    columns = _columns(given.columns, len(paths))
     for place, path in enumerate(paths):
         whole = path / "measured" if (path / "measured").is_dir() else path
         if (whole / store.WHOLE).exists():
@@ -260,7 +300,14 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
                         )  # fmt: skip
         if place and not tau:
             raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
-        runs.append(_log(path, given, int(workers or 1), int(tau or 1), str(program)))
+        kind = str(program), int(workers or 1), int(tau or 1)
+        run = _log(path, given, columns[place], kind)
+        if any(np.array_equal(run.loss, other.loss) for other in runs):
+            raise InputError(
+                f"{run.name}: the same losses as those of another run; name the column of each, as "
+                '--column "1:loss=NAME" --column "2:loss=NAME"'
+            )
+        runs.append(run)
     first = next((run for run in runs if run.tau == 1), None)
     if first is None:
         raise InputError(f"{paths[0]}: the baseline takes local steps; name a run without any")
@@ -276,9 +323,36 @@ def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
     return values[place if len(values) == runs else 0] if values else None
 
 
-def _log(path: Path, given: Given, workers: int, tau: int, program: str) -> Trained:
+def _columns(texts: Sequence[str], runs: int) -> list[dict[str, str]]:
+    """Return the columns of each run, by quantity. Raises InputError.
+
+    One without the number of a run is for all; of as many as there are runs, each is for its own.
+    """
+    columns: list[dict[str, str]] = [{} for _ in range(runs)]
+    of_all: dict[str, list[str]] = {}
+    for text in texts:
+        left, _, name = text.partition("=")
+        number, _, quantity = left.rpartition(":")
+        if quantity not in QUANTITIES or not name:
+            wrong = nearest(quantity, QUANTITIES, "quantities are")
+            raise InputError(f"--column {text}: write QUANTITY=NAME or RUN:QUANTITY=NAME; {wrong}")
+        if not number:
+            of_all.setdefault(quantity, []).append(name)
+        elif number.isdecimal() and 1 <= int(number) <= runs:
+            columns[int(number) - 1][quantity] = name
+        else:
+            raise InputError(f"--column {text}: RUN is the number of a run, 1 to {runs}")
+    for quantity, names in of_all.items():
+        for place, column in enumerate(columns):
+            column.setdefault(quantity, _one("column", names, place, runs))
+    return columns
+
+
+def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int, int]) -> Trained:
+    """Read a log of losses, or telemetry, of a run; `kind`: its program, workers and period."""
+    program, workers, tau = kind
     if not any(path.glob("rank-*.telemetry")):
-        table = {"tokens": given.tokens, "workers": workers, "columns": given.columns}
+        table = {"tokens": given.tokens, "workers": workers, "columns": columns}
         tokens, loss, run, batch, column = curve.points(path, table)
         name = f"{path}{f' ({column})' * (column != 'loss')}"
         return Trained(name, program, workers, tau, tokens, loss, run, batch)

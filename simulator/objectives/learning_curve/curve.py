@@ -5,9 +5,8 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ...errors import InputError
 from ...inputs import log_table
 from ...inputs.messages import visible
 from ...results import intervals
+from . import power_law
 
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 """Re-fit of Hoffmann et al.'s law by Besiroglu et al. (arXiv 2404.10102)."""
@@ -25,18 +25,16 @@ ERRORS = {"E": 0.03, "alpha": 0.02, "beta": 0.02}
 MIDDLE = {"A": ("alpha", 1e9), "B": ("beta", 2e10)}  # parameters and tokens, about, of its runs
 RUNS = (1e9, 5e11)  # tokens of those runs, about
 START = math.log(32_000)  # loss before training: a token is any of as many
-DRAWS, SEED = 200, 0
+DRAWS, SEED = power_law.DRAWS, power_law.SEED
 
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
 FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
-BINS = 200  # means of neighbouring points, for the fit
-BLOCKS = (8, 24)  # of neighbouring bins, which the bootstrap draws
-OUTLIER = 3.0  # median absolute errors, beyond which a point counts less
-EXPONENTS, SHIFTS = np.geomspace(0.03, 6.0, 56), np.geomspace(1e-6, 10.0, 120)
-# factors of the best exponent, and of the best shift of each, among which the bootstrap chooses:
-# far from the fit, and near it, where one that is 10 % off moves the other as much
-FAR = np.geomspace(0.5, 2.0, 13)
-NEAR = np.geomspace(1 / 1.5, 1.5, 33), np.geomspace(0.8, 1.25, 21)
+HELD = 0.1  # share of a log, that is predicted from the rest
+RISES, FALLS, MISSES = 4.0, 3.0, 2.0  # standard errors of the end of a log from its law
+WARM, SURE = 0.005, 0.9  # least share of a log, and of the draws, of a warm-up
+FEW, ROSE = 40, 0.05  # points of a short log; share of its fall, which it may rise again
+SPIKE, SLIGHT, AT_BOUND = 6.0, 0.01, 0.2
+"""Errors, as standard deviations and relative, of a spike; share of draws at a bound."""
 KINDS = {
     "tokens": "tokens tokens_seen seen_tokens num_tokens n_tokens total_tokens consumed_tokens "
     "train_tokens samples consumed_samples num_samples",
@@ -56,6 +54,7 @@ class Curve:
     that was seen. `draws`: rows of (floor, scale, exponent, shift), uncertain together. `basis`:
     where it comes from, in words. `warmup`: steps over which the learning rate rose: from then on
     batches and programs differ by a factor of steps; `lr`: that rate, beside which SGD's have own.
+    `held`: draws without the last tenth of the log; `notes`: what of the log does not follow it.
     """
 
     floor: float
@@ -68,16 +67,26 @@ class Curve:
     basis: str = ""
     warmup: float = 0.0
     lr: float | None = None
+    held: np.ndarray = field(default_factory=lambda: np.empty((0, 4)))
+    notes: tuple[str, ...] = ()
 
     def loss(self, tokens: Any) -> Any:
         """Return the expected loss after so many tokens."""
-        return self.floor + self.scale * (np.asarray(tokens) + self.shift) ** -self.exponent
+        seen = self._seen(np.asarray(tokens), self.shift)
+        return self.floor + self.scale * seen**-self.exponent
 
     def drawn(self, tokens: Any) -> np.ndarray:
         """Return the loss after so many tokens by each of the draws, shape (draws, tokens)."""
         floor, scale, exponent, shift = self.draws.T[:, :, None]
-        losses: np.ndarray = floor + scale * (np.atleast_1d(tokens) + shift) ** -exponent
+        losses: np.ndarray = floor + scale * self._seen(np.atleast_1d(tokens), shift) ** -exponent
         return losses
+
+    def _seen(self, tokens: np.ndarray, shift: Any) -> Any:
+        """Return tokens + shift; where a warm-up has moved the law, half of that at least."""
+        first = self.fitted[0]
+        early = (tokens < first) & (np.asarray(shift) < 0)
+        slow = (first + shift) * (1 + tokens / max(first, 1.0)) / 2
+        return np.maximum(np.where(early, slow, tokens + shift), 1e-9)
 
     def interval90(self, tokens: float) -> tuple[float, float]:
         """Return the 90 % interval of the expected loss after so many tokens."""
@@ -154,10 +163,10 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
 
     `table`: `tokens` for each worker and step, and `workers`, which give the tokens of a step and,
     where the log has steps alone, the tokens; `columns`: names of columns by quantity (tokens,
-    step, loss, run); `warmup`: steps that the fit leaves out. Raises InputError, which names file,
-    line, column and remedy.
+    step, loss, run); `warmup`: steps that the fit leaves out, found if absent. Raises InputError,
+    which names file, line, column and remedy.
     """
-    warmup, near = float(table.get("warmup") or 0), os.path.relpath(path)
+    warmup, near = table.get("warmup"), os.path.relpath(path)
     path = path if near.startswith(os.pardir) else near
     tokens, loss, run, batch, _ = points(path, table)
     try:
@@ -262,120 +271,156 @@ def _quantity(name: str) -> tuple[str, int] | None:
 
 
 def fit(
-    tokens: np.ndarray, loss: np.ndarray, run: np.ndarray, *, batch: float, warmup: float = 0.0
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    run: np.ndarray,
+    *,
+    batch: float,
+    warmup: float | None = None,
 ) -> Curve:
-    """Fit floor and power law, and draw all four numbers by a bootstrap of blocks and runs.
+    """Fit floor and power law to the part of a log that follows them, and draw all four numbers.
 
-    `run`: number of each point's run; points before the end of `warmup` (steps) are left out.
-    Raises ValueError for a curve that is too short, or does not fall.
+    `run`: number of each point's run; `warmup`: steps that are left out, found if None. Raises
+    ValueError for a log that is too short, does not fall, or rises at its end.
     """
     if warmup:
         tokens, loss, run = (points[tokens >= warmup * batch] for points in (tokens, loss, run))
-    if (count := len(np.unique(tokens))) < FEWEST:
+    places, place = np.unique(tokens, return_inverse=True)
+    if (count := len(places)) < FEWEST:
         where = f" after {warmup:g} steps of warm-up" * bool(warmup)
         raise ValueError(f"{count} points{where}; a fit takes {FEWEST} or more, so log more often")
-    parts = np.array_split(loss[np.argsort(tokens, kind="stable")], 4)
+    means = np.bincount(place, loss) / np.bincount(place)
+    parts = np.array_split(means, 4)
     if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
         raise ValueError(
             f"the loss does not fall (from {parts[0].mean():.4g} to {parts[-1].mean():.4g}); give "
             "a run that learns"
         )
-    binned = [_binned(tokens[run == one], loss[run == one]) for one in np.unique(run)]
-    u, y = np.concatenate(binned, axis=1)
-    top = float(u.max())
-    u, weight = u / top, y**-2.0
-    for _ in range(2):  # points far off the fit count less (Huber)
-        best = _best(u, y, weight)
-        off = np.abs(best[0] + best[1] * (u + best[3]) ** -best[2] - y) / y
-        weight = y**-2.0 / np.maximum(off / (OUTLIER * max(float(np.median(off)), 1e-12)), 1.0)
-    best = _best(u, y, weight)
-    rng = np.random.default_rng(SEED)
-    factors = [_blocks(rng, points.shape[1]) for points in binned]
-    if len(binned) > 1:
-        runs = rng.exponential(size=(len(binned), DRAWS, 1))
-        factors = [factor * of_run for factor, of_run in zip(factors, runs, strict=True)]
-    near = best[2] * NEAR[0]
-    cells = [_valley(u, y, weight, EXPONENTS, FAR), _valley(u, y, weight, near, NEAR[1])]
-    draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), np.concatenate(cells))
-    rows = np.array([best, *draws]) * 1.0
-    rows[:, 1] *= top ** rows[:, 2]
-    rows[:, 3] *= top
+    with np.errstate(all="ignore"):  # of candidates that fit nothing
+        law = power_law.fit(places, means, whole=warmup is not None)
+        errors, held, more = _errors(law, places, means, batch, warmup is not None)
+        spikes = _spikes(law, places, means, batch)
+    seen, found, notes = _seen(law, places, batch, warmup)
+    mean_of = [np.mean(loss[run == one] / means[place[run == one]]) for one in np.unique(run)]
+    if len(mean_of) > 1:
+        errors = errors + _normal(1) * np.std(mean_of, ddof=1) / math.sqrt(len(mean_of))
+    rows = law.rows.copy()
+    rows[1:, :2] *= np.exp(errors)[:, None]
+    if not np.isfinite(rows).all():
+        raise ValueError("no power law fits these losses; give a run that learns")
+    notes += (*more, *spikes, *_bounds(rows[1:]))
     floor, scale, exponent, shift = rows[0].tolist()
-    seen = float(tokens.min()), float(tokens.max())
-    return Curve(floor, scale, exponent, shift, batch, seen, rows[1:], warmup=warmup)
+    law_of = floor, scale, exponent, shift, batch, seen, rows[1:]
+    return Curve(*law_of, warmup=found, held=held, notes=notes)
 
 
-def _binned(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Average neighbouring points of a long curve, ever more of them; shape (2, bins)."""
-    if len(tokens) <= BINS:
-        return np.stack([tokens, loss])
-    place = np.log1p(np.arange(len(tokens)) * BINS / len(tokens))
-    _, place = np.unique((place / place[-1] * BINS).astype(int), return_inverse=True)
-    return np.stack([np.bincount(place, values) for values in (tokens, loss)]) / np.bincount(place)
+def _seen(
+    law: power_law.Fitted, tokens: np.ndarray, batch: float, warmup: float | None
+) -> tuple[tuple[float, float], float, tuple[str, ...]]:
+    """Return the first and last tokens that follow the law, the steps of warm-up, and notes."""
+    begin, end = round(law.begin * len(tokens)), round(law.end * len(tokens))
+    first, last, notes = float(tokens[begin]), float(tokens[end - 1]), list[str]()
+    if begin:
+        notes.append(
+            f"its first {first / batch:.0f} steps do not follow the law of the rest: left out"
+        )
+    warm = float(np.median(law.warmup))
+    if warmup is None and warm > WARM * tokens[-1] and np.mean(law.warmup > 0) > SURE:
+        first = max(first, float(tokens[np.searchsorted(tokens, warm)]))
+        if not begin:  # else the law has bent, and no rate has risen
+            warmup = warm / batch
+            notes.append(
+                f"its warm-up takes about {warmup:.2g} steps, unless --warmup states others"
+            )
+    return (first, last), warmup or 0.0, tuple(notes)
 
 
-def _blocks(rng: np.random.Generator, length: int) -> np.ndarray:
-    """Draw a factor for each block of neighbours (Rubin 1981), for each draw: of mean 1.
+def _errors(
+    law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float, whole: bool
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return errors beyond the draws', as logs; the law without the last tenth; and notes.
 
-    Their variance makes up for the four numbers that are fitted.
+    Raises ValueError for a log that ends above its law.
     """
-    blocks = min(max(length // 4, BLOCKS[0]), BLOCKS[1])
-    factors = rng.gamma(1 - 4 / blocks, 1 / (1 - 4 / blocks), size=(DRAWS, blocks))
-    return factors[:, np.arange(length) * blocks // length]
+    count, errors, notes = len(tokens), np.zeros(DRAWS), list[str]()
+    _demand_no_rise(tokens / batch, loss)
+    late = max(count // 30, 2)
+    missed, sds = law.off(tokens[-late:], loss[-late:])
+    since = tokens[min(round(law.end * count), count - late)] / batch
+    if sds > RISES:
+        raise ValueError(
+            f"the loss rises from about step {since:.0f} on: it ends at {loss[-late:].mean():.4g}, "
+            f"{missed:.1%} above the law of the steps before; cut the log there, or train on until "
+            "the loss falls again"
+        )
+    if sds < -FALLS:
+        # a longer run may end with such a decay, or go on without
+        errors = missed / 3 + missed / 2 * _normal(0)
+        notes.append(
+            f"the loss falls below its law from about step {since:.0f} on, by {-missed:.1%}, as "
+            "where the learning rate decays: these steps are left out, and widen the interval"
+        )
+    window = law.begin * count, min(law.end, 1 - HELD) * count
+    before = round(window[1])
+    inside = slice(before, count if law.end == 1 else max(round(law.end * count), before))
+    held = power_law.fit(tokens, loss, whole=whole, window=(law.begin, before / count))
+    if inside.stop > before:
+        missed, sds = held.off(tokens[inside], loss[inside])
+        if abs(sds) > MISSES:
+            errors = errors + missed * _normal(2)
+            notes.append(
+                f"held out, the last tenth of the log is missed by {missed:+.1%}: that widens the "
+                "interval"
+            )
+    return errors, held.rows, notes
 
 
-def _best(u: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the best (floor, scale, exponent, shift), searched from the best cell of a grid.
-
-    Exponent and shift are nearly exchangeable: on a grid of shifts the exponent is off with them.
-    """
-    from scipy.optimize import minimize  # noqa: PLC0415 - takes 0.2 s
-
-    cells = np.stack(np.meshgrid(EXPONENTS, SHIFTS[::6]), axis=-1).reshape(-1, 2)
-    (start,), _ = _solve(u, y, weight[None], cells)
-    least = 1e-15 * float(weight @ (y * y))  # of rounding
-
-    def missed(logs: np.ndarray) -> float:
-        _, ((error,),) = _solve(u, y, weight[None], np.exp(logs)[None])
-        return math.log(min(max(float(error), least), sys.float_info.max))
-
-    ends = [(math.log(grid[0]), math.log(grid[-1])) for grid in (EXPONENTS, SHIFTS)]
-    optimum = minimize(missed, np.log(start[2:]), method="Nelder-Mead", bounds=ends)
-    best: np.ndarray = _solve(u, y, weight[None], np.exp(optimum.x)[None])[0][0]
-    return best
+def _demand_no_rise(steps: np.ndarray, loss: np.ndarray) -> None:
+    """Refuse a short log that ends above its lowest losses, whose law would be none."""
+    pairs = (loss[1:] + loss[:-1]) / 2
+    lowest = int(pairs.argmin())
+    rises = pairs[-1] - pairs[lowest]
+    bends = float(np.median(np.abs(np.diff(loss, 2)))) * 1.4826 / math.sqrt(6)
+    if len(loss) < FEW and rises > max(RISES * bends, ROSE * (pairs[0] - pairs[lowest])):
+        raise ValueError(
+            f"the loss rises from about step {steps[lowest + 1]:.0f} on, from {pairs[lowest]:.4g} "
+            f"to {pairs[-1]:.4g}; cut the log there, or train on until the loss falls again"
+        )
 
 
-def _valley(
-    u: np.ndarray, y: np.ndarray, weight: np.ndarray, exponents: np.ndarray, factors: np.ndarray
-) -> np.ndarray:
-    """Return (exponent, shift) with these factors of the best shift of each exponent."""
-    cells = np.stack(np.meshgrid(exponents, SHIFTS), axis=-1)
-    _, error = _solve(u, y, weight[None], cells.reshape(-1, 2))
-    shifts = SHIFTS[error.reshape(cells.shape[:2]).argmin(axis=0)]
-    return np.stack(np.broadcast_arrays(exponents, np.outer(factors, shifts)), -1).reshape(-1, 2)
+def _normal(number: int) -> np.ndarray:
+    return np.random.default_rng([SEED, number]).standard_normal(DRAWS)
 
 
-def _solve(
-    u: np.ndarray, y: np.ndarray, weights: np.ndarray, cells: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best (floor, scale, exponent, shift) for each row of weights, and all errors.
+def _spikes(law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float) -> list[str]:
+    """Say which points lie far above the law: they count as outliers."""
+    inside = slice(round(law.begin * len(tokens)), round(law.end * len(tokens)))
+    at, (floor, scale, exponent, shift) = tokens[inside], law.rows[0]
+    late = at >= np.median(law.warmup)
+    over = loss[inside] / (floor + scale * np.maximum(at + shift, 1e-9) ** -exponent) - 1
+    usual = 1.4826 * float(np.median(np.abs(over)))
+    high = late & (over > max(SPIKE * usual, SLIGHT))
+    starts = np.flatnonzero(high & ~np.roll(high, 1))
+    if not len(starts):
+        return []
+    top = int(np.where(high, over, 0.0).argmax())
+    return [
+        f"{len(starts)} spike{'s' * (len(starts) > 1)} or restart{'s' * (len(starts) > 1)}, the "
+        f"highest at step {at[top] / batch:.0f} ({over[top]:+.0%}): they do not count"
+    ]
 
-    Given exponent and shift, floor and scale follow by least squares, neither below zero.
-    """
-    exponent, shift = cells.T
-    x = (u[:, None] + shift) ** -exponent
-    norm = x.max(axis=0)
-    x /= norm
-    one, sy, syy = (part[:, None] for part in (weights @ np.stack([y**0, y, y * y], axis=1)).T)
-    sx, sxx, sxy = weights @ x, weights @ (x * x), weights @ (x * y[:, None])
-    spread = np.maximum(one * sxx - sx * sx, 1e-12 * one * sxx)
-    scale = (one * sxy - sx * sy) / spread
-    floor = (sy - scale * sx) / one
-    scale = np.where(floor < 0, sxy / sxx, scale)
-    floor = np.maximum(floor, 0.0)
-    error = syy - 2 * floor * sy - 2 * scale * sxy
-    error += floor**2 * one + 2 * floor * scale * sx + scale**2 * sxx
-    error[scale <= 0] = np.inf
-    row, best = np.arange(len(weights)), error.argmin(axis=1)
-    columns = [floor[row, best], (scale / norm)[row, best], exponent[best], shift[best]]
-    return np.stack(columns, axis=1), error
+
+def _bounds(draws: np.ndarray) -> list[str]:
+    """Say which numbers the log leaves open."""
+    notes = []
+    low, high = np.exp(power_law.LOW[0]), np.exp(power_law.HIGH[0])
+    near = np.mean((draws[:, 2] < 1.15 * low) | (draws[:, 2] > high / 1.15))
+    if near > AT_BOUND:
+        notes.append(f"the exponent is at its bound ({low:.2g} to {high:.2g}): give a longer log")
+    least, most = np.quantile(draws[:, 0], intervals.TAILS)
+    if least < 0.1 * most:
+        notes.append(
+            f"the log does not show its floor ({intervals.USUAL}: {least:.2g} to {most:.3g}): far "
+            "beyond it, trust the interval alone"
+        )
+    return notes
