@@ -86,7 +86,7 @@ class ResultColumn:
             if not ends:
                 return wording.cell(intervals.stated(times), "s", usual)
         if quantity == "loss":
-            if lost := row["diverged"]:
+            if lost := row.get("diverged"):
                 seeds, of = lost["seeds"], lost["of"]
                 return "diverged" if seeds == of else f"{seeds} of {of} diverged"
             value = statistics.loss_in_table(row["loss"]["last"], digits)
