@@ -81,7 +81,7 @@ def telemetry(data: bytes, folder: Path) -> None:
 
 def steps(found: list[sources.Source]) -> None:
     """Look at the steps in a source, as a calibration does."""
-    for item, _ in sources.steps(found).values():
+    for item in sources.steps(found).values():
         assert np.isfinite(item).all()
 
 
