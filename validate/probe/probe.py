@@ -61,7 +61,7 @@ def probe(  # noqa: PLR0913 - the options of the command
     base = {"kind": "torch", "model": model, "data": data, "batch": batch}
     device = find_device(device)
     parameters, once = _gradient(base, device)
-    about = ProbeSettings(model, data, batch, parameters, device, network, DELAY)
+    about = ProbeSettings(model, data, batch, parameters, device, network)
     teams: list[TeamMeasurement] = []
     counts = sorted(set(workers))
     report = progress or (lambda done, total: None)
@@ -145,7 +145,7 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))
     together = max(10, min(200, ceil(COMPUTING / (once * crowd))))
     algorithm = {"name": "team", "steps": steps, "together": together, "alone": COMPUTING}
-    slow = {"collective": "star", "latency": seconds(about.delay / 2)}  # independent of the size
+    slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # independent of the size
     data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
     folder.mkdir(parents=True, exist_ok=True)
     # stretched steps, then as many unstretched ones as needed

@@ -34,7 +34,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """The settings of a probe. `delay`: seconds of an emulated all-reduce."""
+    """The settings of a probe."""
 
     model: str
     data: str
@@ -42,7 +42,6 @@ class ProbeSettings:
     parameters: int
     device: str
     network: str
-    delay: float
 
 
 @dataclass(frozen=True)
@@ -206,9 +205,7 @@ def _overhead(team: TeamMeasurement) -> dict[str, Any]:
 
 def _probe(about: ProbeSettings, teams: Sequence[TeamMeasurement]) -> dict[str, Any]:
     """Return [probe]: what a scenario has no keys for."""
-    settings = asdict(about)
-    del settings["delay"]
-    return settings | {
+    return asdict(about) | {
         "threads": 1,
         "foreign_cpu": rounded(max(team.foreign for team in teams)),
         "compute": [

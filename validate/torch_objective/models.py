@@ -179,6 +179,6 @@ class Block(nn.Module):
         query, key, value = projected.unbind(dim=2)
         later = torch.full((x.shape[1],) * 2, -torch.inf, dtype=x.dtype, device=x.device).triu(1)
         match = query @ key.mT * query.shape[-1] ** -0.5 + later
-        mixed = match.softmax(dim=-1) @ value  # torch.func.vmap has no rule for torch's own
+        mixed = match.softmax(dim=-1) @ value  # its sums depend on no choice of kernels
         x = x + self.attended(mixed.transpose(1, 2).flatten(2))
         return cast(Tensor, x + self.shrink(functional.gelu(self.widen(self.between(x)))))
