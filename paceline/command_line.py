@@ -955,20 +955,23 @@ def _set_widths(table: Any, width: int) -> None:
     """Set the widths of a table and its columns, so that no word is cut on a narrow terminal."""
     from rich.cells import cell_len
 
+    texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
     ends = list[tuple[int, int]]()  # the longest word and the longest line of each column
-    for column in table.columns:
-        text = "\n".join(map(str, [column.header, *column.cells]))
-        word, line = (
-            max(map(cell_len, parts), default=0) for parts in (text.split(), text.splitlines())
-        )
-        ends.append((line if column.no_wrap else word, line))
+    for column, cells in zip(table.columns, texts, strict=True):
+        lines = "\n".join(cells).splitlines()
+        most = max(map(cell_len, lines), default=0)
+        words = (cell_len(word) for line in lines for word in line.split())
+        ends.append((most if column.no_wrap else max(words, default=0), most))
     between = 2 * len(ends) - 1
     room = max(width + 1 - between - sum(least for least, _ in ends), 0)
     by_need = sorted(range(len(ends)), key=lambda place: ends[place][1] - ends[place][0])
     for count, place in enumerate(by_need):
         least, most = ends[place]
-        more = min(most - least, room // (len(ends) - count))
-        table.columns[place].width, room = least + more, room - more
+        widest = least + min(most - least, room // (len(ends) - count))
+        parts = (part for text in texts[place] for part in text.splitlines())
+        lines = [line for part in parts for line in wrap(part, widest or 1, break_on_hyphens=False)]
+        table.columns[place].width = max([least, *map(cell_len, lines)])
+        room -= table.columns[place].width - least
     table.width = between + sum(column.width for column in table.columns)
 
 

@@ -233,7 +233,10 @@ def sweep(result: "SweepResult") -> Table:
         # beside what is shown of clients there is no room
         heading = _spent([share.removesuffix("_share") for share in shares])
         columns[heading] = lambda row: _shares(row[share] for share in shares)
-    return _table(rows, columns, texts)
+    table = _table(rows, columns, texts)
+    for shown in table.columns:
+        shown.no_wrap = shown.no_wrap and shown.header not in until
+    return table
 
 
 def _algorithm(result: "SweepResult") -> Cell:
@@ -257,7 +260,7 @@ def _until_target(result: "SweepResult", rows: Sequence[Row]) -> dict[str, Cell]
     timed = [row for row in rows if row["time_to_target_s"] is not None]
     usual = wording.usual(estimate_of(row, column.key) for row in timed)
     heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
-    cells: dict[str, Cell] = {heading: partial(_beneath, partial(_to_target, usual, column))}
+    cells: dict[str, Cell] = {heading: partial(_to_target, usual, column)}
     if column is NIGHTS:
         of_client = "bytes/\nclient" + f"\n({usual})" * bool(usual)
         cells[of_client] = partial(_beneath, partial(_bytes_to_target, usual))
@@ -345,7 +348,8 @@ def _to_target(usual: str, column: ResultColumn, row: Row) -> str:
         return "-"
     if row["reached"] < row["seeds"]:
         return f"{row['reached']} of {row['seeds']} seeds" if row["reached"] else "not reached"
-    return wording.cell(estimate_of(row, column.key), column.unit, usual)
+    cell = wording.cell(estimate_of(row, column.key), column.unit, usual)
+    return cell.replace(" (median", "\n(median").replace(" %: ", " %:\n")  # they have no room
 
 
 def _bytes_to_target(usual: str, row: Row) -> str:
