@@ -194,6 +194,16 @@ def test_what_does_not_follow_the_law_is_found(tmp_path, capsys):
         assert "the loss rises from about step 3" in capsys.readouterr().err
 
 
+def test_a_job_that_resumed_counts_once(tmp_path, capsys):
+    """And a comma for decimals is one."""
+    steps = np.array([*range(10, 1001, 10), *range(800, 2001, 10)])
+    rows = "".join(f"{step};{2 + 6 * ((step + 30) / 30) ** -0.4:.5f}\n" for step in steps)
+    (tmp_path / "log.csv").write_text("step;loss\n" + rows.replace(".", ","))
+    assert run(["fit-loss", "log.csv", "--tokens", "512"]) == 0
+    assert "its steps go back (1 x)" in " ".join(capsys.readouterr().err.split())
+    assert len((tmp_path / "loss.csv").read_text().splitlines()) == 201
+
+
 def test_each_run_has_a_column_of_its_own(tmp_path, capsys):
     """As in the export of a chart of two runs; a run is not compared with itself."""
     steps = np.arange(50, 5001, 50)

@@ -355,7 +355,7 @@ def test_logs_of_every_form_are_read(form, tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(FORMS[form])
     table = {} if form == "both" else {"tokens": 1024, "workers": 4}
-    tokens, loss, _, size, _ = curve.points(path, table)
+    tokens, loss, _, size, *_ = curve.points(path, table)
     assert size == 4096
     np.testing.assert_allclose(tokens, [s * 4096 for s, _ in ROW])
     np.testing.assert_allclose(loss, [x for _, x in ROW])

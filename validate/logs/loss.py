@@ -68,7 +68,7 @@ class Given:
 class Trained:
     """A run that has trained: losses after so many `tokens`, of `run` (seed), `batch` a step.
 
-    `parameters`: of the model, None if unknown.
+    `parameters`: of the model, None if unknown; `notes`: on its log.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Trained:
     run: np.ndarray
     batch: float
     parameters: float | None = None
+    notes: tuple[str, ...] = ()
 
     def fit(self, warmup: float | None) -> Curve:
         """Fit a curve from the end of the warm-up on, found if None. Raises InputError."""
@@ -169,6 +170,7 @@ def _curve(
         notes.append(
             "--parameters left out: scenarios cannot check that their [model] was the one trained"
         )
+    notes += [f"{run.name}: {note}" for run in runs for note in run.notes]
     notes += [f"{first.name}: {note}" for note in fitted.notes]
     return table | ({"own": local_rows} if local_rows else {}), findings, notes
 
@@ -353,9 +355,9 @@ def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int
     program, workers, tau = kind
     if not any(path.glob("rank-*.telemetry")):
         table = {"tokens": given.tokens, "workers": workers, "columns": columns}
-        tokens, loss, run, batch, column = curve.points(path, table)
+        tokens, loss, run, batch, column, notes = curve.points(path, table)
         name = f"{path}{f' ({column})' * (column != 'loss')}"
-        return Trained(name, program, workers, tau, tokens, loss, run, batch)
+        return Trained(name, program, workers, tau, tokens, loss, run, batch, notes=notes)
     recorded = telemetry_files.read(path)
     rows = np.concatenate([*recorded.losses.values()])
     if not len(rows) or given.tokens is None:

@@ -5,6 +5,7 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 HELD = 0.1  # share of a log, that is predicted from the rest
 RISES, FALLS, MISSES = 4.0, 3.0, 2.0  # standard errors of the end of a log from its law
 WARM, SURE = 0.005, 0.9  # least share of a log, and of the draws, of a warm-up
+RESUMED = 20  # times that a job resumed, at most
 FEW, ROSE = 40, 0.05  # points of a short log; share of its fall, which it may rise again
 SPIKE, SLIGHT, AT_BOUND = 6.0, 0.01, 0.2
 """Errors, as standard deviations and relative, of a spike; share of draws at a bound."""
@@ -168,18 +170,19 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     """
     warmup, near = table.get("warmup"), os.path.relpath(path)
     path = path if near.startswith(os.pardir) else near
-    tokens, loss, run, batch, _ = points(path, table)
+    tokens, loss, run, batch, _, notes = points(path, table)
     try:
         curve = fit(tokens, loss, run, batch=batch, warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return replace(curve, basis=f"fitted to {path}", lr=table.get("lr"))
+    notes += curve.notes
+    return replace(curve, basis=f"fitted to {path}", lr=table.get("lr"), notes=notes)
 
 
 def points(
     path: Path | str, table: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, str]:
-    """Read tokens, losses, numbers of runs, a step's tokens, and the losses' column from a log.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, str, tuple[str, ...]]:
+    """Read tokens, losses, runs, a step's tokens, the losses' column, and notes from a log.
 
     As `from_file`. Raises InputError.
     """
@@ -188,12 +191,15 @@ def points(
         run = by.get("run", np.zeros(len(lines)))
         axis = "tokens" if "tokens" in by else "step"
         order = np.argsort(run, kind="stable")
-        back = (np.diff(by[axis][order]) <= 0) & (np.diff(run[order]) == 0)
-        if back.any():
+        at = by[axis][order]
+        back = (np.diff(at) <= 0) & (np.diff(run[order]) == 0)
+        kept = _kept(at, run[order]) if back.any() else np.ones(len(at), bool)
+        if back.sum() > RESUMED or kept.mean() < 0.5:
             raise ValueError(
                 f"line {lines[order][1:][int(back.argmax())]}, column {chosen[axis]}: not above "
                 "the line before; cut the log where the job resumed, one line for each step"
             )
+        order, resumed = order[kept], int(back.sum())
         batch = float(table.get("tokens") or 0) * float(table.get("workers") or 1)
         if not batch and {"tokens", "step"} <= by.keys() and np.ptp(by["step"]) > 0:
             batch = float(np.ptp(by["tokens"]) / np.ptp(by["step"]))
@@ -204,7 +210,19 @@ def points(
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
     seen = by[axis] * (1.0 if axis == "tokens" else batch)
-    return seen[order], by["loss"][order], run[order], batch, visible(chosen["loss"])
+    notes = [f"its steps go back ({resumed} x), as a job that resumed: the later lines count"]
+    column = visible(chosen["loss"])
+    return seen[order], by["loss"][order], run[order], batch, column, tuple(notes * (resumed > 0))
+
+
+def _kept(at: np.ndarray, run: np.ndarray) -> np.ndarray:
+    """Return which points of each run none of its later lines repeats or precedes."""
+    kept = np.ones(len(at), bool)
+    for one in np.unique(run):
+        places = np.flatnonzero(run == one)
+        later = np.minimum.accumulate(at[places][::-1])[::-1]
+        kept[places[:-1]] = at[places[:-1]] < later[1:]
+    return kept
 
 
 def _columns(
@@ -243,13 +261,14 @@ def _reader(what: str, least: float, most: float) -> Callable[[Any], float]:
         """Read a number, nan for an empty cell. Raises ValueError."""
         if cell is None or not str(cell).strip():
             return math.nan
+        if isinstance(cell, str) and re.fullmatch(r"\s*\d+,\d+\s*", cell) and most < LARGEST:
+            cell = cell.replace(",", ".")  # as many countries write
         try:
             value = float(cell)
         except (ValueError, TypeError, OverflowError):
             value = math.nan
         if not least <= value <= most:
-            point = ", with a point for decimals" * ("," in str(cell))
-            raise ValueError(f"no {what}; write a number from {least:g} to {most:g}{point}, or cut "
+            raise ValueError(f"no {what}; write a number from {least:g} to {most:g}, or cut "
                              "the log where the run diverged")  # fmt: skip
         return value
 
