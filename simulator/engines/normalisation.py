@@ -50,6 +50,7 @@ UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
 TIMES = {"cluster", "network", "server", "overhead", "job", "calibration", "recovery"}
 """Tables without effect where only the numbers of steps and workers count."""
 FOLLOWED = 4  # seeds of a program with a codec whose mean loss all its runs get
+SETTLES = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
 PACED, PACING = 1 / 16, 256  # share of a run's duration that shows its pace, and steps in it
 _goals: dict[str, Goal | Expected | Followed] = {}
 
@@ -115,7 +116,8 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
     `whole`: the world whose steps are followed.
     """
     ends = world.scenario.run
-    every = max(1, int(min(surrogate.expected.steps, NEVER)) // POINTS)
+    most = min(ends.steps or inf, max(SETTLES, ROUNDS * surrogate.expected.period))
+    every = max(1, int(min(surrogate.expected.steps, most, NEVER)) // POINTS)
 
     @cache
     def length() -> float:
@@ -132,7 +134,7 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
         return float(brief.steps / share)
 
     def follow(times: float) -> tuple[Sequence[float], Sequence[float]]:
-        steps = int(min(ends.steps or inf, every * ceil(times * length() / every)))
+        steps = int(min(most, every * ceil(times * length() / every)))
         settings = {"steps": steps, "evaluate_every": every, "sampling": "aggregate"}
         update = settings | {"duration": None}
         runs = run(_calm(world, surrogate, ends.model_copy(update=update)), FOLLOWED)
@@ -140,7 +142,7 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
         losses = [run_.curve["loss"][:points] for run_ in runs]
         return runs[0].curve["step"][:points], np.mean(losses, axis=0).tolist()
 
-    return Followed(surrogate.expected, follow, ends.steps or inf)
+    return Followed(surrogate.expected, follow, most)
 
 
 def _timeless(scenario: Scenario) -> dict[str, Any]:
