@@ -66,13 +66,13 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     result = []
     for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
         result.append(Reason(code, {"share": uses[code]} | (parts if code == vain else {})))
-        if scenario.cluster.sampling is not None:
-            continue
-        if code in EXPLAIN:
-            result += EXPLAIN[code](case)
-        elif crashes:
-            result.append(Reason("crashes", {"crashes": crashes}))
+        if scenario.cluster.sampling is None:
+            result += EXPLAIN.get(code, _crashing)(case)
     return result
+
+
+def _crashing(case: _Case) -> list[Reason]:
+    return [Reason("crashes", {"crashes": case.crashes})] if case.crashes else []
 
 
 def _computing(case: _Case) -> list[Reason]:

@@ -339,13 +339,9 @@ def conclude(
     base: str | None = rest.get("baseline") or next(plain, None)
     gaps, reasons = dict[str, Estimate](), list[Reason]()
     for code, other in (("next", runner_up), ("baseline", base)):
-        if not other or other == label or other in gaps:
+        if other is None or other in (label, *gaps):
             continue
-        gap = compared.behind(other, label, terms.heavy)
-        if len(compared.values[other]) != len(compared.values[label]) and other in others:
-            apart = ranked.value(other) - ranked.value(label)  # as tables have both
-            gap = Estimate(apart, intervals.MEAN, None, None, intervals.NEVER)
-        if gap:
+        if gap := _gap(ranked, compared, other, label, terms.heavy):
             gaps[other] = gap
             reasons.append(question.behind(code, other, gap, ranked.margin))
     if runner_up is None and len(compared.values) > 1 and label in ranked.estimates:
@@ -357,6 +353,16 @@ def conclude(
     nearest = gaps.get(runner_up or "")
     candidates = [*dict.fromkeys([label, *open_])]
     return Verdict(question, ranked, label, candidates, runner_up, nearest, **rest)
+
+
+def _gap(ranked: Order, compared: Compared, other: str, label: str, heavy: bool) -> Estimate | None:
+    """Estimate by how much `other` is behind; with other seeds, by what tables have of both."""
+    if len(compared.values[other]) == len(compared.values[label]):
+        return compared.behind(other, label, heavy)
+    if not {other, label} <= ranked.estimates.keys():
+        return None
+    apart = ranked.value(other) - ranked.value(label)
+    return Estimate(apart, intervals.MEAN, None, None, intervals.NEVER)
 
 
 def reasons_in(document: Row) -> list[str]:
