@@ -323,9 +323,9 @@ def test_a_step_sends_one_model_to_each_neighbour(name, graph):
         for rank in range(6)
         for other in GRAPHS[graph].neighbours(rank, 6)
     }
-    assert {name: size - short[name] for name, size in long.items()} == dict.fromkeys(
-        edges, 30 * PAYLOAD
-    )
+    assert long.keys() == edges
+    # Up to the last point, at which those who were there first have sent the next one.
+    assert all(abs(size - short[name] - 30 * PAYLOAD) <= PAYLOAD for name, size in long.items())
     if graph == "ring":
         assert len(edges) == 2 * 6
 
