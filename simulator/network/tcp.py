@@ -209,9 +209,11 @@ def gloo() -> dict[str, float]:
     A poll goes to all other workers at once, after their notifications of readiness.
     """
     return {
-        "hop_bytes": GLOO, "collective": measured()["gloo"], "agree_latencies": 2.0,
+        "hop_bytes": GLOO,
+        "collective": measured()["gloo"],
+        "agree_latencies": 2.0,
         "per_byte": 1 / HOST,
-    }  # fmt: skip
+    }
 
 
 def costs(scenario: Scenario) -> Overhead:

@@ -99,7 +99,7 @@ Card = Annotated[str, BeforeValidator(_card), Field(min_length=1)]
 
 
 def fill_devices(document: Any) -> Any:
-    """Fill the numbers of named devices into a scenario's tables: peak and step time.
+    """Fill what named devices say into a scenario's tables: peak, and the time to compute a step.
 
     A step takes 6 operations per parameter and token (or `cost.flops_per_token`) at the usual
     utilisation, where neither [cluster] nor the group says `compute`.
@@ -107,31 +107,33 @@ def fill_devices(document: Any) -> Any:
     if not isinstance(document, Mapping) or not isinstance(document.get("cluster"), Mapping):
         return document
     cluster, cost = document["cluster"], document.get("cost") or {}
-    groups = [group for group in cluster.get("group") or () if isinstance(group, Mapping)]
-    kinds = hardware().device
-    named = [table.get("device") for table in (cluster, *groups)]
-    named = [name for name in named if isinstance(name, str) and name in kinds]
-    if not named or not isinstance(cost, Mapping):
+    groups = cluster.get("group") or ()
+    kinds = _kinds((cluster, *groups))
+    if not kinds or not isinstance(cost, Mapping):
         return document
-    if "flops" not in cost:
-        cost = {**cost, "flops": written()["device"][named[0]]["flops"]}
-    operations = _operations(document, cost)
-
-    def filled(table: Mapping[str, Any], usual: Any) -> Mapping[str, Any]:
-        name = table.get("device", usual)
-        if "compute" in table or "compute" in cluster or not operations or name not in kinds:
-            return table
-        device, many = kinds[name], table.get("devices", 1)
-        if not isinstance(many, int) or many < 1:
-            return table
-        seconds = operations / (many * device.flops * device.mfu[1])
-        return {**table, "compute": f"{seconds!r} s"}
-
-    usual = cluster.get("device") if isinstance(cluster.get("device"), str) else None
-    whole = {**filled(cluster, None)}
-    if groups and len(groups) == len(cluster["group"]):
-        whole["group"] = [filled(group, usual) for group in groups]
+    cost = {"flops": written()["device"][kinds[0]]["flops"], **cost}
+    operations = 0.0 if "compute" in cluster else _operations(document, cost)
+    whole = {**_filled(cluster, None, operations)}
+    if groups:
+        whole["group"] = [_filled(group, cluster.get("device"), operations) for group in groups]
     return {**document, "cost": cost, "cluster": whole}
+
+
+def _kinds(tables: Iterable[Any]) -> list[str]:
+    """Return the kinds of device that tables name; others are labels, or described elsewhere."""
+    names = [table.get("device") for table in tables if isinstance(table, Mapping)]
+    return [name for name in names if isinstance(name, str) and name in hardware().device]
+
+
+def _filled(table: Any, usual: Any, operations: float) -> Any:
+    """Return [cluster] or a group with the time of a step of so many operations."""
+    if not isinstance(table, Mapping) or "compute" in table or not operations:
+        return table
+    kinds, many = _kinds([{"device": usual, **table}]), table.get("devices", 1)
+    if not kinds or not isinstance(many, int) or many < 1:
+        return table
+    device = hardware().device[kinds[0]]
+    return {**table, "compute": f"{operations / (many * device.flops * device.mfu[1])!r} s"}
 
 
 def inner_spread(inner: Iterable[Any]) -> tuple[float, float]:
@@ -146,11 +148,10 @@ def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
 
     `document`: a scenario as written. 1 and 1 where it states all times.
     """
-    cluster, kinds = document.get("cluster", {}), hardware().device
+    cluster = document.get("cluster", {})
     groups = [*cluster.get("group", ())]
     stated = "compute" in cluster or (groups and all("compute" in group for group in groups))
-    named = [table.get("device") for table in (cluster, *groups)]
-    shares = [kinds[name].mfu for name in named if isinstance(name, str) and name in kinds]
+    shares = [hardware().device[name].mfu for name in _kinds((cluster, *groups))]
     if stated or not shares:
         return 1.0, 1.0
     least = min(usual / high for _, usual, high in shares)

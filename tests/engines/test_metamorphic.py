@@ -155,9 +155,17 @@ def same(first: Run, second: Run, *columns: str, rtol: float = 1e-9) -> None:
 def waiting(case: Table, rng: random.Random) -> list[Table]:
     """Draw a program whose workers all take part in every mean, whatever the time is."""
     known = catalogue()
-    return [rng.choice([each for each in cases() if known[each["name"]].averages
-                        and known[each["name"]].family in ("blocking", "overlapped")
-                        and each["name"] not in ("adacomm", "hpsgd")])]  # fmt: skip
+    return [
+        rng.choice(
+            [
+                each
+                for each in cases()
+                if known[each["name"]].averages
+                and known[each["name"]].family in ("blocking", "overlapped")
+                and each["name"] not in ("adacomm", "hpsgd")
+            ]
+        )
+    ]
 
 
 def choice(world: Scenario) -> str:
@@ -208,8 +216,10 @@ def absent(number: int) -> None:
 def order_of_groups(number: int) -> None:
     """The order of groups that differ in speed alone changes nothing."""
     world = drawn(number, STEADY - {"groups", "objective"}, algorithm=waiting)
-    groups = [{"name": "x", "workers": 1, "compute": "700 ms"},
-              {"name": "y", "workers": 1, "compute": "100 ms"}]  # fmt: skip
+    groups = [
+        {"name": "x", "workers": 1, "compute": "700 ms"},
+        {"name": "y", "workers": 1, "compute": "100 ms"},
+    ]
     ours, theirs = (run(changed(world, cluster={"group": each})) for each in (groups, groups[::-1]))
     same(ours, theirs, "time", "bytes", "cost")
 
@@ -220,10 +230,16 @@ def ten_times(number: int) -> None:
     cluster, network = (dict(world.table[name]) for name in ("cluster", "network"))
 
     def slower(table: Table) -> Table:
-        times = {key: f"{table[key].split()[0]}0 {table[key].split()[1]}"
-                 for key in ("compute", "latency") if key in table}  # fmt: skip
-        rates = {key: f"{float(table[key].split()[0]) / 10} {table[key].split()[1]}"
-                 for key in ("bandwidth", "up", "down") if key in table}  # fmt: skip
+        times = {
+            key: f"{table[key].split()[0]}0 {table[key].split()[1]}"
+            for key in ("compute", "latency")
+            if key in table
+        }
+        rates = {
+            key: f"{float(table[key].split()[0]) / 10} {table[key].split()[1]}"
+            for key in ("bandwidth", "up", "down")
+            if key in table
+        }
         inner = {"inner": slower(table["inner"])} if "inner" in table else {}
         return table | times | rates | inner
 
@@ -255,15 +271,22 @@ def twice_the_steps(number: int) -> None:
 
 def period_of_one(number: int) -> None:
     """Local SGD that averages at every step is synchronous SGD."""
-    world = drawn(number, STEADY - {"codec"} | {"random", *TROUBLES}, algorithm=lambda *_: [
-        {"name": "ssgd"}, {"name": "local-sgd", "tau": 1}])  # fmt: skip
+    world = drawn(
+        number,
+        STEADY - {"codec"} | {"random", *TROUBLES},
+        algorithm=lambda *_: [{"name": "ssgd"}, {"name": "local-sgd", "tau": 1}],
+    )
     same(run(world), run(world, 1), "step", "time", "loss", "bytes", "cost", rtol=1e-6)
 
 
 def formulas(number: int) -> None:
     """What theory says of a synchronous step is what is simulated, where nothing is random."""
-    world = drawn(number, {"network", "groups", "price"}, algorithm=lambda *_: [{"name": "ssgd"}],
-                  run=lambda *_: {"steps": 400})  # fmt: skip
+    world = drawn(
+        number,
+        {"network", "groups", "price"},
+        algorithm=lambda *_: [{"name": "ssgd"}],
+        run=lambda *_: {"steps": 400},
+    )
     first, last = (run(changed(world, run={"steps": steps})).duration for steps in (200, 400))
     assert (last - first) / 200 == pytest.approx(theory(world)["sync_seconds_per_step"], rel=0.02)
 
@@ -307,9 +330,17 @@ def prices(number: int) -> None:
 
 
 PROPERTIES: list[Callable[[int], None]] = [
-    faster, absent, order_of_groups, ten_times, twice_the_steps, period_of_one, formulas, engines,
-    alone, prices,
-]  # fmt: skip
+    faster,
+    absent,
+    order_of_groups,
+    ten_times,
+    twice_the_steps,
+    period_of_one,
+    formulas,
+    engines,
+    alone,
+    prices,
+]
 
 
 def check(holds: Callable[[int], None], first: int, last: int) -> None:

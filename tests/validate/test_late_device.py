@@ -282,6 +282,7 @@ def test_each_synchronisation_has_its_mutant():
         (HERE, "Accelerator.land", "land"), (NODE, "RealNode.end", "land"),
         (NODE, "RealNode.wait", "land"),  # of collectives, whose `Native._land` is tried
         (TRANSPORT, "DeviceGroup._land", "finish"),  # of gloo
+        (TRANSPORT, "DeviceGroup.finish", "finish"),
     }  # fmt: skip
     root, found = Path(devices.__file__).parents[1], set()
     for path in [*(root / "training").glob("*.py"), root / "host" / "device.py"]:

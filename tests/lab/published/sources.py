@@ -114,5 +114,8 @@ def _run(table: dict[str, Any], algorithm: dict[str, Any], steps: int = 20) -> d
 
 
 SOURCES: dict[str, Callable[[Row], Case | None]] = {
-    "hkbu": hkbu, "tc": tc, "tc-dp": tc, "ft-diloco": ft_diloco,
-}  # fmt: skip
+    "hkbu": hkbu,
+    "tc": tc,
+    "tc-dp": tc,
+    "ft-diloco": ft_diloco,
+}
