@@ -122,6 +122,14 @@ def test_the_best_is_nobodys_worse_in_the_world_as_it_is(grid):
     assert all(min(row["regret"].values()) == 0 for row in grid.regret)
 
 
+def test_a_world_in_which_an_input_has_no_effect_is_not_run_again():
+    table = world({"ssgd": {"lr": [0.05, 0.1]}}, cluster={"compute": "100 ms"})
+    even = found(table, seeds=2)
+    spread = found(table | {"cluster": {"workers": 2, "compute": SPREAD}}, seeds=2)
+    assert even.regret[5]["values"] == even.regret[0]["values"]
+    assert spread.runs > even.runs
+
+
 def test_numbers_do_not_depend_on_the_number_of_processes(grid):
     one, two = grid.json(), found(world(GRID), jobs=2).json()
     assert one.pop("wall_seconds") != two.pop("wall_seconds")

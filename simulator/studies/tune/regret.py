@@ -81,7 +81,9 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     worlds = [world(table, what, 1 + by) for what, by in CHANGES]
     scores = [{rival.label: rival.scores for rival in contenders} for _ in worlds]
     cut = _cut(objective, contenders, space.limit)
-    pairs = [(place, contender) for place in range(len(worlds)) for contender in contenders]
+    same = [place for place, one in enumerate(worlds) if one == worlds[0]]  # nothing to change
+    tried = [place for place in range(len(worlds)) if place not in same[1:]]
+    pairs = [(place, contender) for place in tried for contender in contenders]
     whole = {*filter(race.is_whole, contenders)}
     missing = [pair for pair in pairs if pair[0] or pair[1] not in whole]
     rows: list[dict[str, Any]] = []
@@ -89,6 +91,8 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
         if rows and not missing:
             break
         _run(race, worlds, scores, missing, duration)
+        for place in same:
+            scores[place] = scores[0]
         rows = _rows(race, scores, cut)
         bounds = [row["regret_at_least"] for row in rows]
         missing = [pair for pair in pairs if bounds[pair[0]].get(pair[1].label) == 0]
