@@ -341,7 +341,7 @@ def conclude(
     for code, other in (("next", runner_up), ("baseline", base)):
         if other is None or other in (label, *gaps):
             continue
-        if gap := _gap(ranked, compared, other, label, terms.heavy):
+        if gap := _gap(compared, other, label, terms.heavy):
             gaps[other] = gap
             reasons.append(question.behind(code, other, gap, ranked.margin))
     if runner_up is None and len(compared.values) > 1 and label in ranked.estimates:
@@ -355,14 +355,13 @@ def conclude(
     return Verdict(question, ranked, label, candidates, runner_up, nearest, **rest)
 
 
-def _gap(ranked: Order, compared: Compared, other: str, label: str, heavy: bool) -> Estimate | None:
+def _gap(compared: Compared, other: str, label: str, heavy: bool) -> Estimate | None:
     """Estimate by how much `other` is behind; with other seeds, by what tables have of both."""
     if len(compared.values[other]) == len(compared.values[label]):
         return compared.behind(other, label, heavy)
-    if not {other, label} <= ranked.estimates.keys():
-        return None
-    apart = ranked.value(other) - ranked.value(label)
-    return Estimate(apart, intervals.MEAN, None, None, intervals.NEVER)
+    later, first = (intervals.estimate(compared.values[k], heavy=heavy) for k in (other, label))
+    apart = later.value - first.value
+    return Estimate(apart, intervals.MEAN, None, None, "") if math.isfinite(apart) else None
 
 
 def reasons_in(document: Row) -> list[str]:
