@@ -341,6 +341,9 @@ def test_what_limits_an_answer_comes_first_and_a_pace_differs_per_step():
         actual = conclude(question, order(scores), Compared(scores), Known(), reasons=[edge])
         assert [reason.code for reason in actual.reasons] == ["edge", "next"]
         assert actual.reasons[1].numbers["more"] == "more per step"
+    plain = scores | {"c": [0.9]}  # given up after one seed: the gap is that of the table's values
+    verdict = conclude(question, order(scores), Compared(plain), Known(names={"c": "ssgd"}))
+    assert verdict.reasons[-1].numbers["gap"]["value"] == pytest.approx(0.9 - 0.105)
 
 
 def test_losses_within_their_error_leave_the_choice_to_time():
