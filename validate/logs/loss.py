@@ -139,8 +139,8 @@ def _curve(
     end = float(first.tokens.max())
     low, high = fitted.interval90(end)
     findings = [
-        f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
-        f"{fitted.shift:.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
+        f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens "
+        f"{fitted.shift:+.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
         f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} ({USUAL}: {low:.4g} to "
         f"{high:.4g}); beyond, the interval widens."
     ]

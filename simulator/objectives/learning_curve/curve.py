@@ -31,7 +31,8 @@ DRAWS, SEED = power_law.DRAWS, power_law.SEED
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
 FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 HELD = 0.1  # share of a log, that is predicted from the rest
-RISES, FALLS, MISSES = 4.0, 3.0, 2.0  # standard errors of the end of a log from its law
+RISES, FALLS, MISSES, CLEAR = 4.0, 3.0, 2.0, 1.0
+"""Standard errors of the end of a log from its law; the last, where the law ends before it."""
 WARM, SURE = 0.005, 0.9  # least share of a log, and of the draws, of a warm-up
 RESUMED = 20  # times that a job resumed, at most
 FEW, ROSE = 40, 0.05  # points of a short log; share of its fall, which it may rise again
@@ -366,13 +367,14 @@ def _errors(
     late = max(count // 30, 2)
     missed, sds = law.off(tokens[-late:], loss[-late:])
     since = tokens[min(round(law.end * count), count - late)] / batch
-    if sds > RISES:
+    left_out = law.end < 1 and abs(missed) > SLIGHT
+    if sds > (CLEAR if left_out else RISES):
         raise ValueError(
             f"the loss rises from about step {since:.0f} on: it ends at {loss[-late:].mean():.4g}, "
             f"{missed:.1%} above the law of the steps before; cut the log there, or train on until "
             "the loss falls again"
         )
-    if sds < -FALLS:
+    if sds < -(CLEAR if left_out else FALLS):
         # a longer run may end with such a decay, or go on without
         errors = missed / 3 + missed / 2 * _normal(0)
         notes.append(
