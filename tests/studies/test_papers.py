@@ -252,7 +252,7 @@ def test_claims_about_time(name):
 
 
 def test_the_table_has_these_claims():
-    """Make it anew where claims were changed: `paceline reproduce`."""
+    """Make it anew where claims were changed: `paceline reproduce --report docs/evidence`."""
     rows = tables(DOCS)
     assert [(row["paper"], row["claim"]) for row in rows] == [(name, one.name) for name, one in ALL]
     tried = {(row["paper"], row["claim"]) for row in tables(DOCS, page.EXPERIMENTS)}
