@@ -86,16 +86,17 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     pairs = [(place, contender) for place in tried for contender in contenders]
     whole = {*filter(race.is_whole, contenders)}
     missing = [pair for pair in pairs if pair[0] or pair[1] not in whole]
-    rows: list[dict[str, Any]] = []
-    for duration in (cut, None):
-        if rows and not missing:
-            break
-        _run(race, worlds, scores, missing, duration)
+
+    def run(these: Sequence[tuple[int, Contender]], duration: float | None) -> list[dict[str, Any]]:
+        _run(race, worlds, scores, these, duration)
         for place in same:
             scores[place] = scores[0]
-        rows = _rows(race, scores, cut)
-        bounds = [row["regret_at_least"] for row in rows]
-        missing = [pair for pair in pairs if bounds[pair[0]].get(pair[1].label) == 0]
+        return _rows(race, scores, cut)
+
+    rows = run(missing, cut)
+    bounds = [row["regret_at_least"] for row in rows]
+    if first := [pair for pair in pairs if bounds[pair[0]].get(pair[1].label) == 0]:
+        rows = run(first, None)
     rows[0] |= {"not_worse": [label for label in scores[0] if label in order.open]}
     return rows
 
