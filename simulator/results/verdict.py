@@ -367,8 +367,8 @@ def _gap(compared: Compared, other: str, label: str, heavy: bool) -> Estimate | 
 def reasons_in(document: Row) -> list[str]:
     """Return the reasons of a document `verdict` in words, what would decide it first.
 
-    Those that the sentence says are left out. Last comes what the loss is the loss of. Raises
-    InputError for reasons that no verdict gives.
+    Those that the sentence says are left out. Next comes what the loss is the loss of, which no
+    reader may miss. Raises InputError for reasons that no verdict gives.
     """
     rows = [document["would_decide"], *document["reasons"]]
     try:
@@ -378,7 +378,9 @@ def reasons_in(document: Row) -> list[str]:
         what = "verdict.reasons: not as `simulate`, `tune` or `sweep` write them; run it again"
         raise InputError(what) from error
     basis = [f"Loss {document['basis']}."] if document["basis"] else []
-    return [*(text for text in texts if text not in document["sentence"]), *basis]
+    first = bool(document["would_decide"]) and len(texts) > 0
+    texts = [*texts[:first], *basis, *texts[first:]]
+    return [text for text in texts if text not in document["sentence"]]
 
 
 def quickest(
