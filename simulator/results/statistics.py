@@ -92,10 +92,10 @@ def loss_in_table(value: float | None, digits: int = 4) -> str:
 
 
 def loss_digits(values: Iterable[float | None]) -> int:
-    """Return the number of digits, four to six, that shows different losses differently."""
+    """Return how many digits, four or five, show losses differently that differ by 1 in 10,000."""
     losses = {value for value in values if value is not None and math.isfinite(value)}
-    apart = len({number(loss, 6) for loss in losses})
-    return next((few for few in (4, 5) if len({number(x, few) for x in losses}) == apart), 6)
+    few, more = (len({number(loss, digits) for loss in losses}) for digits in (4, 5))
+    return 4 if few == more else 5
 
 
 def seeds(numbers: Iterable[int]) -> str:
