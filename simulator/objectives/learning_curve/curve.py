@@ -307,7 +307,7 @@ def fit(
         tokens, loss, run = (points[tokens >= warmup * batch] for points in (tokens, loss, run))
     places, place = np.unique(tokens, return_inverse=True)
     if (count := len(places)) < FEWEST:
-        where = f" after {warmup:g} steps of warm-up" * bool(warmup)
+        where = f" after {warmup:g} steps of warm-up" if warmup else ""
         raise ValueError(f"{count} points{where}; a fit takes {FEWEST} or more, so log more often")
     means = np.bincount(place, loss) / np.bincount(place)
     parts = np.array_split(means, 4)
