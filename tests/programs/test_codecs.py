@@ -673,14 +673,18 @@ def test_a_name_is_the_codec_with_its_defaults(kind):
     assert read("raw") == Raw()
 
 
-def test_a_note_says_whose_compressing_takes_no_time():
+def test_a_reason_names_whose_compressing_takes_no_time():
     codecs = ({"kind": "fp16"}, {"kind": "fp16", "decompress": "3 ms"}, "raw")
     named = [{"name": "ssgd", "codec": codec, "label": str(n)} for n, codec in enumerate(codecs)]
     table = scenario(named[0]).table | {"algorithm": named}
-    notes = [note for note in study.simulate(parse(table)).notes if "compressing" in note]
-    assert [text.partition(":")[0] for text in notes] == ["0"]
+
+    def free(document):
+        reasons = study.simulate(parse(document)).verdict.reasons
+        return [one.numbers["labels"] for one in reasons if one.code == "free-codec"]
+
+    assert free(table) == [["0"]]
     profiled = table | {"codec": [{"kind": "fp16", "size": "1 kB", "compress": "1 ms"}]}
-    assert not [item for item in study.simulate(parse(profiled)).notes if "compressing" in item]
+    assert free(profiled) == []
 
 
 def test_the_schema_accepts_what_is_accepted():

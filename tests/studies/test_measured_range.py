@@ -4,7 +4,7 @@ import paceline
 import paceline.command_line
 from paceline.simulator.studies.simulate import simulate
 from tests.command_line.test_command_line import SCENARIO
-from tests.helpers.worlds import QUADRATIC, scenario
+from tests.helpers.worlds import scenario
 
 BEYOND = {
     "workers": ({"workers": [2, 3]}, {"workers": 4}, "4 workers, measured at 2 workers to 3"),
@@ -12,10 +12,6 @@ BEYOND = {
     "bytes": ({"bytes": [9e6, 9e6]}, {}, "payloads of 4e+03 bytes, measured at"),
     "latency": ({"latency": ["1 ms", "1 ms"]},
                 {"network": {"collective": "star", "latency": "9 ms"}}, "latencies of 0.009 s"),
-    "target": ({"loss": [0.5, 2.0]},
-               {"run": {"target_loss": 0.1}, "objective": QUADRATIC}, "run.target_loss = 0.1"),
-    "loss": ({"loss": [0.99, 2.0]},
-             {"objective": QUADRATIC, "steps": 60}, "losses of ssgd, measured down to 0.99"),
 }  # fmt: skip
 
 
