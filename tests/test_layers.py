@@ -40,24 +40,24 @@ MOST = {"simulator": 14, "validate": 12, "deploy": 9}  # entries that a newcomer
 
 
 LINES = """
-    paceline/*.py              1250   18 commands with their options, and what --explain adds
-    paceline/deploy            2750   sessions, checkpoints, emitted code and steering
+    paceline/*.py              1220   18 commands with their options, and what --explain adds
+    paceline/deploy            3060   sessions that notice what leaves them, and steer by the law
     simulator/*.py              500   theory.py: Theorems 1 and 2
     simulator/cluster           800   membership and failures as laws and traces
     simulator/distributions    1200   ten families and their order statistics
-    simulator/engines          6750   two engines that agree to the last bit, with codecs in both
+    simulator/engines          6800   two engines that agree to the last bit, and clocks by a max
     simulator/inputs           1000   units, money and tolerances, and bounds on files from outside
-    simulator/load             1600   refusals that name file, key, value and remedy
-    simulator/network          3800   closed form, flows and TCP, with pauses in both
-    simulator/objectives       2300   learning curves with their evidence, and codecs' losses
+    simulator/load             1630   refusals that name file, key, value and remedy; hardware
+    simulator/network          3850   closed form, flows and TCP; how NCCL and gloo behave
+    simulator/objectives       2600   learning curves and their evidence, and what of a log fits
     simulator/programs         3950   28 algorithms with their pieces, and codecs on rows of vectors
-    simulator/reports          2650   terminal, page and sliders
-    simulator/results          5550   intervals, models of error, the verdict
-    simulator/scenario         2750   every key with its description; what a search weighs
-    simulator/studies          8100   search of sites and settings, sweep, fit, solve, four papers
-    validate                  13100   real training, logs, calibration and the matrix
+    simulator/reports          2500   terminal, page and sliders
+    simulator/results          5400   intervals, models of error, the verdict
+    simulator/scenario         2900   every key with its description; kinds of hardware by name
+    simulator/studies          8150   search of sites and settings, sweep, fit, solve, four papers
+    validate                  12250   real training, logs, calibration and the matrix
     docs                        750   what generates pages
-    tests                     38800   tests, and the programs of tests/lab
+    tests                     39650   tests of random scenarios and sessions, and tests/lab
 """
 WORDS = 110_000  # of README.md and docs/
 ARGUMENTS = 21  # functions that take more of them than ruff allows
