@@ -334,7 +334,7 @@ class TuneResult(Display):
             "seeds": self.seeds,
             "verdict": self.verdict.json(),
             "pick": self.pick,
-            "best": self.rows([self.best])[0],
+            "best": self.rows([self.simplest])[0],  # what the verdict takes
             "ties": self.rows(self.tied),
             "simplest": self.simplest.label,
             "alone": self._alone(),
