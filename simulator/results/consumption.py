@@ -14,6 +14,7 @@ import numpy as np
 
 from ..cluster import prices
 from ..cluster.membership import all_day, worked
+from ..scenario.hardware import FLOPS_PER_PARAMETER
 from ..scenario.scenario import Scenario
 from ..scenario.tables import Prices
 from . import intervals, prediction_interval, wording
@@ -22,7 +23,6 @@ from .run import Run
 from .statistics import at, crossing, estimated, with_unit
 
 SECONDS_PER_DAY = 86400.0
-FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 FASTEST = 2.5e15  # operations per second: no GPU of 2025 does more in bf16 (B200, without sparsity)
 RATES = ("tokens_per_second", "mfu")
 IDLE = 0.02  # of a device's peak: no training computes so slowly that is not held up

@@ -17,7 +17,7 @@ from ..inputs.messages import nearest
 from ..inputs.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 FILE = Path(__file__).with_name("hardware.toml")
-FLOPS_PER_PARAMETER = 6  # of training, per token (Kaplan et al., arXiv:2001.08361, table 1)
+FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 
 
 class LinkKind(BaseModel):
@@ -163,6 +163,6 @@ def _operations(document: Mapping[str, Any], cost: Mapping[str, Any]) -> float:
     model, goal = document.get("model") or {}, document.get("objective") or {}
     tokens = goal.get("tokens") or cost.get("tokens") or 0
     parameters = model.get("parameters", 0)
-    each = cost.get("flops_per_token") or FLOPS_PER_PARAMETER * parameters
-    numbers = isinstance(tokens, int | float) and isinstance(each, int | float)
-    return float(tokens * each) if numbers else 0.0
+    operations = cost.get("flops_per_token") or FLOPS_PER_PARAMETER * parameters
+    numbers = isinstance(tokens, int | float) and isinstance(operations, int | float)
+    return float(tokens * operations) if numbers else 0.0

@@ -10,6 +10,7 @@ from ..distributions.empirical import ReplayedTimes
 from ..distributions.parametric import Constant
 from ..distributions.time_profile import TimeProfile
 from .cluster import Bursts, Cluster, Group
+from .tables import BUCKET
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,6 @@ class Team:
 
 
 UNITS = 32  # blocks of a transformer, each of which FSDP gathers while the one before computes
-BUCKET = 25 * 2**20  # bytes of DistributedDataParallel's buckets (PyTorch, reducer.hpp)
 
 
 def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: float) -> float:
