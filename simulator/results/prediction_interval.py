@@ -217,8 +217,11 @@ def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
 
     Of a link inside a host that is written by hand, peer-to-peer transfers are not known.
     """
-    formula, settings = ClosedForm(scenario), scenario.network
-    nothing = 1.0, 1.0, ""
+    settings, nothing = scenario.network, (1.0, 1.0, "")
+    named = any(line.card for line in (settings, *settings.link))
+    if not named and settings.library != "nccl":  # nothing to look up, for any number of workers
+        return nothing
+    formula = ClosedForm(scenario)
     if formula.given is not None or not formula.mean_plan.path or settings.platform is not None:
         return nothing
     slowest = min(formula.mean_plan.path, key=lambda link: link.bandwidth)
