@@ -7,6 +7,8 @@ seconds per step into the row's value (items/s rows: the negative sign stands fo
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from paceline.simulator.scenario.tables import presets
+
 Row = Mapping[str, str]
 BOX = 4  # GPUs of a node at HKBU
 
@@ -50,15 +52,14 @@ def hkbu(row: Row) -> Case | None:
     method, _, kind = row["method"].partition("-")
     algorithm: dict[str, Any] = {"name": "ssgd" if method == "BSP" else "ssgd-bucketed"}
     if method == "WFBP":
-        from paceline.simulator.scenario.tables import presets
-
         sizes = presets()[tensors] if isinstance(tensors, str) else tensors
         algorithm["buckets"] = [*reversed(sizes)]
     network: dict[str, Any] = {**CARDS[row["link"]]}
     cluster: dict[str, Any] = {"workers": gpus, "compute": f"{batch / rate} s"}
     if method == "BSP":
         cluster["forward_share"] = 0.999  # one fused mean: no gradient is sent before all are there
-    if kind == "PS" and boxes > 1:
+    served = kind == "PS" and boxes > 1
+    if served:
         cluster["workers"] = boxes
         cluster["group"] = [
             {"name": "boxes", "workers": boxes, "devices": BOX, "inner": "pcie3-host"}
@@ -72,7 +73,7 @@ def hkbu(row: Row) -> Case | None:
             {"between": [group["region"]] * 2, "card": "pcie3-host"} for group in groups
         ]
     table = {"model": {"tensors": tensors}, "cluster": cluster, "network": network}
-    if kind == "PS" and boxes > 1:
+    if served:
         table["server"] = {"bandwidth": f"{boxes * float(row['link'].partition('Gb')[0])} Gbit/s"}
     return Case(_run(table, algorithm), 1 / (gpus * batch), inverse=True)
 
