@@ -299,7 +299,7 @@ class Session:
         self._meet("averages its model")
         frozen = [one.detach() for one in live.others if one.is_floating_point()]
         sums = self.share([float((one.double() + 1).square().sum()) for one in frozen])
-        # those that are alike, as frozen ones mostly are, need no mean
+        # parameters equal on all ranks, as frozen ones mostly are, need no mean
         buffers = [one for one, *its in zip(frozen, *sums, strict=True) if len(set(its)) > 1] + [
             buffer for buffer in self._model.buffers() if buffer.is_floating_point()
         ]

@@ -88,7 +88,7 @@ def choose(
 
     `read_name` returns a column's quantity and its preference (the lowest is chosen). Several
     columns of equal preference are an error, unless the log also has the quantity that `other`
-    names in place of theirs. Raises ValueError for that, or if no column has a given name.
+    names as a replacement. Raises ValueError for that, or if no column has a given name.
     """
     for quantity, name in given.items():
         if name not in names:

@@ -176,7 +176,7 @@ def _star(team: Team, _regions: Regions = ()) -> Messages:
 def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     """Cost a server that receives m payloads and sends the mean to all workers.
 
-    Each worker has a separate line, of which the slowest counts; the server's network card passes
+    Each worker has a separate line, and the slowest counts; the server's network card passes
     all payloads.
     """
     server, card = len(links.regions), len(team) / links.card

@@ -51,8 +51,8 @@ def drawn(number: int, features: set[str], **fixed: Any) -> Scenario:
     """Return the scenario of a number, with some of `features`; `fixed` replaces whole tables."""
     for attempt in range(200):
         rng = random.Random(f"{number} {attempt}")
-        odds = {each: 0.3 if each in TROUBLES else 0.7 for each in sorted(features)}
-        table = _table(rng, {each for each, odd in odds.items() if rng.random() < odd})
+        odds = {name: 0.3 if name in TROUBLES else 0.7 for name in sorted(features)}
+        table = _table(rng, {name for name, odd in odds.items() if rng.random() < odd})
         table |= {key: change(table[key], rng) for key, change in fixed.items()}
         try:
             return parse(table, file=f"draw {number}")
@@ -158,11 +158,11 @@ def waiting(case: Table, rng: random.Random) -> list[Table]:
     return [
         rng.choice(
             [
-                each
-                for each in cases()
-                if known[each["name"]].averages
-                and known[each["name"]].family in ("blocking", "overlapped")
-                and each["name"] not in ("adacomm", "hpsgd")
+                entry
+                for entry in cases()
+                if known[entry["name"]].averages
+                and known[entry["name"]].family in ("blocking", "overlapped")
+                and entry["name"] not in ("adacomm", "hpsgd")
             ]
         )
     ]
@@ -220,7 +220,9 @@ def order_of_groups(number: int) -> None:
         {"name": "x", "workers": 1, "compute": "700 ms"},
         {"name": "y", "workers": 1, "compute": "100 ms"},
     ]
-    ours, theirs = (run(changed(world, cluster={"group": each})) for each in (groups, groups[::-1]))
+    ours, theirs = (
+        run(changed(world, cluster={"group": order})) for order in (groups, groups[::-1])
+    )
     same(ours, theirs, "time", "bytes", "cost")
 
 
@@ -243,7 +245,7 @@ def ten_times(number: int) -> None:
         inner = {"inner": slower(table["inner"])} if "inner" in table else {}
         return table | times | rates | inner
 
-    cluster |= slower(cluster) | {"group": [slower(each) for each in cluster.get("group", [])]}
+    cluster |= slower(cluster) | {"group": [slower(group) for group in cluster.get("group", [])]}
     tables = {"cluster": cluster, "network": slower(network)}
     timed = "adacomm", "decoupled-diloco"  # they have times of their own
     if world.algorithm[0].name in (*timed, "ad-psgd"):  # rounding decides who meets whom
@@ -314,7 +316,7 @@ def alone(number: int) -> None:
     row = json.loads(json.dumps(result.json()))["algorithms"][-1]
     if not two.stall and two.steps:
         assert row["seconds_per_step"]["mean"] == pytest.approx(two.duration / two.steps)
-        (shown,) = (each for each in terminal.summary(result).columns if "s/step" in each.header)
+        (shown,) = (one for one in terminal.summary(result).columns if "s/step" in one.header)
         text = str([*shown.cells][-1]).split("\n")[0]
         assert text == with_unit(row["seconds_per_step"]["mean"], "s")
 

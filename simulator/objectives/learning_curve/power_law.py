@@ -34,14 +34,14 @@ EXACT = 0.002  # relative error, which a law may have that is kept
 EFFECTIVE = 20  # candidates for each that counts, at most: else the next round is wider
 HEAVY = 5  # degrees of freedom of the draws around the draws before
 OUTLIER = 5.0  # median absolute errors, as standard deviations, beyond which a point is none
-LEAST = 1e-3  # share of the log, of which the first token is taken to be at least
+LEAST = 1e-3  # least share of the log at which its first token is taken to be
 FEWEST = 6  # points of a law
 INFLATED = 2.5  # noise, of which a fit takes a part; synthetic logs show by how much
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Draws of a law, rows of (floor, scale, exponent, shift), of which the first is typical.
+    """Draws of a law, rows of (floor, scale, exponent, shift); the first is typical.
 
     `begin`, `end`: shares of the points between which it holds; `noise`: variance of a mean of
     losses over the law's, times the number of points in it; `independent`: points that are as good
