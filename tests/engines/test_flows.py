@@ -10,11 +10,10 @@ import pytest
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
-from tests.helpers.cases import looped
+from tests.helpers.cases import looped, named
 from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.programs import ROWS, cases
-from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
-from tests.lab.reliability import shared_links
+from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
 COLLECTIVES = ("ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling")
 BLOCKING = [
@@ -144,22 +143,120 @@ def placed(case, network, **world):
     )
 
 
+def stormy(number, steps):
+    """Draw a scenario: where workers are, how fast, what crashes, and what the network is like."""
+    draw, names = random.Random(number), [*catalogue()]
+    turn, place = divmod(number, len(names))  # every program in turn, in each of its variants
+    variants = [case for case in cases() if case["name"] == names[place]]
+    case, program = variants[turn % len(variants)], catalogue()[names[place]]
+    workers = draw.randint(3, 6)
+    groups = [
+        {"name": place, "workers": workers // 3 + (index < workers % 3), "region": place}
+        for index, place in enumerate(PLACES)
+    ]
+    cluster, recovery = {"group": groups}, {}
+    if draw.random() < 0.3:
+        groups[1]["compute"] = drawn_law(draw, 1.0)
+    trouble = draw.random()
+    if trouble < 0.2:
+        cluster["device"] = [{"name": "gpu", "shared_by": groups[0]["workers"]}]
+        groups[0]["device"] = "gpu"
+    elif trouble < 0.5:
+        cluster["failures"] = {"between": "200 s", "repair": "3 s"}
+        recovery = {"policy": draw.choice(program.recovers)}
+        if recovery["policy"] == "restart":
+            recovery["checkpoint"] = {"every": 20, "cost": "100 ms"}
+        elif recovery["policy"] == "shrink":
+            recovery |= {"timeout": draw.choice(["0 s", "200 ms"]), "backup": draw.choice([0, 1])}
+    elif trouble < 0.6 and "shrink" in program.recovers:
+        recovery = {"backup": 1}
+    server = {"region": draw.choice(PLACES), "apply": draw.choice(["0 s", "3 ms"])}
+    if "failures" in cluster and program.server and draw.random() < 0.5:
+        server["failures"] = {"between": "300 s", "repair": "2 s"}
+    return scenario(
+        case, workers=workers, steps=steps, compute=drawn_law(draw, 0.5), cluster=cluster,
+        network=drawn_network(draw), recovery=recovery, lr=0.01, server=server,
+        objective=QUADRATIC if program.needs_loss or draw.random() < 0.5 else TIME_ONLY,
+        run={"evaluate_every": 1},
+    )  # fmt: skip
+
+
+def drawn_law(draw, mean):
+    laws = [
+        f"{mean} s",
+        f"{mean / 3} s",
+        {"dist": "exponential", "mean": f"{mean} s"},
+        {"dist": "uniform", "low": f"{mean / 2} s", "high": f"{2 * mean} s"},
+        {"dist": "pareto", "minimum": f"{mean / 3} s", "alpha": 1.5},
+    ]
+    return draw.choice(laws)
+
+
+def drawn_network(draw):
+    """Draw three places in a row, "b" in the middle, and what disturbs the links between."""
+    links = []
+    for between in (["a", "b"], ["b", "c"]):
+        link = {
+            "between": between,
+            "bandwidth": draw.choice(["100 kbit/s", "700 kbit/s", "2 Mbit/s"]),
+            "latency": draw.choice(["0 s", "5 ms", "33 ms"]),
+        }
+        if draw.random() < 0.2:
+            low = draw.choice([0, 0.3])
+            link["profile"] = {"at": ["0 s", "20 s", "40 s"], "factor": [1, low, 1]}
+        if draw.random() < 0.2:
+            link["outages"] = {"between": "60 s", "repair": "500 ms"}
+        if draw.random() < 0.3:
+            link["sharing"] = draw.choice(["half-duplex", "full-duplex"])
+        if draw.random() < 0.3:
+            link["jitter"] = {"dist": "exponential", "mean": "3 ms"}
+        links.append(link)
+    made = {
+        "model": "flows", "collective": draw.choice(COLLECTIVES), "link": links,
+        "latency": draw.choice(["0 s", "1 ms"]),
+        "bandwidth": draw.choice(["300 kbit/s", "1 Mbit/s", "1 Gbit/s"]),
+    }  # fmt: skip
+    if draw.random() < 0.2:
+        kinds = [{"rate": "50 kbit/s"}, {"flows": 2}, {"flows": 1, "on": "1 s", "off": "1 s"}]
+        made["background"] = [{"between": ["a", "c"], **draw.choice(kinds)}]
+    if draw.random() < 0.2:
+        made["slow_start"] = "1 KiB"
+    if draw.random() < 0.2:
+        made["outage"] = [{"between": ["b", "c"], "at": "5 s", "lasts": "3 s"}]
+    return made
+
+
+def ends_and_accounts(number, steps):
+    """Run a scenario twice; demand that it ends, the same way, and that its accounts add up."""
+    world = stormy(number, steps)
+    result, again = (simulate(world, seed=number) for _ in range(2))
+    assert result.workers == again.workers
+    np.testing.assert_equal(result.curve, again.curve)
+    assert result.steps >= steps, result.notes
+    assert np.diff(result.curve["time"]).min() >= 0
+    spent = np.array([*result.workers.values()])
+    assert spent.min() >= -1e-9 * result.duration
+    assert spent.sum(axis=0).max() <= result.duration * (1 + 1e-9)
+
+
 @looped("number", range(4 * len(catalogue())))
 def test_whatever_happens_to_the_network_a_run_ends_and_accounts(number):
-    """Every program in up to four variants; `make reliability` has more of them, and longer."""
-    shared_links.check(number, steps=12)
+    """Every program in up to four variants."""
+    ends_and_accounts(number, steps=12)
 
 
-@pytest.mark.long
-@looped("number", range(100, 200))
-def test_longer_runs_end_and_account(number):
-    shared_links.check(number, steps=60)
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", range(100, 600, 50))
+def test_longer_runs_end_and_account(first):
+    for number in range(first, first + 50):
+        with named(number):
+            ends_and_accounts(number, steps=60)
 
 
 @looped("name", ["ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd"])
 @looped("number", range(4))
 def test_competition_makes_no_run_faster(name, number):
-    network = shared_links.network(random.Random(number)) | {"slow_start": "4 KiB"}
+    network = drawn_network(random.Random(number)) | {"slow_start": "4 KiB"}
     links = [
         {key: link[key] for key in ("between", "latency", "bandwidth")} | {"sharing": "per-flow"}
         for link in network["link"]
