@@ -10,10 +10,13 @@ PINNED_TORCH := torch==2.13.0
 PARALLEL := -n 2 --dist worksteal
 QUICK := not long and not browser
 LEFT_OUT := not nightly and not slow and not gpu and not alone and not frameworks
+COMPATIBLE := test_theory.py load/test_load.py engines/test_conformance.py programs/test_codecs.py \
+  distributions/test_random_streams.py results/test_store.py results/test_statistics.py \
+  results/test_figures.py studies/test_tune.py studies/test_sweep.py command_line/test_command_line.py
 # These files hold all of them: to collect the other ten thousand tests takes longer.
 ALONE = -m alone $(shell grep -rl --include="*.py" mark.alone tests)
 
-.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench published compat audit reliability mutants soak lint lock release clean
+.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench published compat audit reliability mutants lint lock release clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml
@@ -68,7 +71,9 @@ compat: .venv/tools        ## the quick tests with other Pythons, and with the o
 	done
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .compat/oldest
 	$(BIN)/uv pip install --quiet --resolution lowest-direct --python .compat/oldest/bin/python -e ".[dev]"
-	$(BIN)/python -m tests.lab.reliability compatibility --seconds 1800
+	for python in .compat/*/bin/python; do \
+	  $$python -m pytest -m "not browser and $(LEFT_OUT)" $(addprefix tests/,$(COMPATIBLE)) || exit 1; \
+	done
 
 audit: .venv/tools         ## known vulnerabilities of all that is installed; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > .venv/installed.txt
@@ -79,9 +84,6 @@ reliability: .venv/dev     ## faults, wrong inputs, coverage, ...: writes docs/e
 
 mutants: .venv/tools       ## an hour of changes to the core that tests must notice
 	$(BIN)/python -m tests.lab.reliability mutants --seconds $(SECONDS)
-
-soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/evidence/reliability.md
-	$(BIN)/python -m tests.lab.reliability soak --seconds $(SECONDS)
 
 lint: .venv/dev            ## formatting, style and types
 	$(BIN)/ruff check .

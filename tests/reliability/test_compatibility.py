@@ -5,21 +5,32 @@ import json
 import pytest
 
 import paceline
+import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import read, store
-from tests.lab.reliability import compatibility
-from tests.lab.reliability.compatibility import WORLD
+from tests.helpers.cases import looped
+
+WORLD = {
+    "model": {"parameters": 1000},
+    "cluster": {"workers": 2, "compute": "100 ms"},
+    "network": {"latency": "10 ms", "bandwidth": "1 Mbit/s"},
+    "run": {"steps": 20},
+    "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5}],
+}
 
 
-def test_later_schemas_are_refused_by_every_command(tmp_path):
+@looped("command", ["report RUN", "compare RUN RUN --as-measured", "calibrate RUN"])
+def test_later_schemas_are_refused_by_every_command(command, tmp_path, capsys):
     pytest.importorskip("torch")
-    row = compatibility.later(tmp_path)
-    assert row["handled"] == row["tried"] == 3
-
-
-def test_the_tests_for_other_versions_exist():
-    for name in compatibility.QUICK:
-        assert (compatibility.ROOT / "tests" / f"{name}.py").is_file(), name
+    paceline.simulate(WORLD, out=tmp_path)
+    document = json.loads((tmp_path / store.WHOLE).read_text("utf-8"))
+    later = json.dumps(document | {"schema": store.SCHEMA + 1})
+    (tmp_path / store.WHOLE).write_text(later)
+    line = [*command.replace("RUN", str(tmp_path)).split(), "--out", str(tmp_path / "out")]
+    assert paceline.command_line.run(line) == 2
+    refusal = capsys.readouterr().err
+    assert f"schema {store.SCHEMA + 1}" in refusal
+    assert "use that one" in refusal
 
 
 @pytest.mark.parametrize("name", ["sweep.json", "tune.json", "comparison.json"])
