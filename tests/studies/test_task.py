@@ -1,41 +1,18 @@
 """The code that a kept run's key depends on."""
 
-import ast
-from pathlib import Path
-
 from paceline.simulator.studies import task
+from tests.test_layers import SIMULATOR, edges, module
 
-SIMULATOR = Path(task.__file__).parents[1]
-NEUTRAL = {  # imported by code that determines numbers, without a say in them
-    "errors.py",
-    "results/store.py",  # versions are part of the key themselves
-}
-
-
-def imported(path):
-    """Files of simulator/ that a file imports, by name."""
-    actual = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        module = getattr(node, "module", None)
-        if isinstance(node, ast.ImportFrom) and module and module.startswith("paceline.simulator"):
-            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
-            files = {SIMULATOR.joinpath(*name.split(".")[2:]).with_suffix(".py") for name in names}
-            actual |= {file.relative_to(SIMULATOR).as_posix() for file in files if file.is_file()}
-    return actual
+SOURCES = {module(path) for path in task.determining_sources()}
+# Code that determines numbers imports these, which have no say in them; the key has the versions.
+NEUTRAL = {"simulator.errors", "simulator.results.store"}
 
 
-def test_the_key_covers_all_code_that_determines_numbers():
-    sources = task.determining_sources()
-    hashed = {source.relative_to(SIMULATOR).as_posix() for source in sources}
-    assert len(hashed) == len(sources)
-    assert all(source.is_file() for source in sources)
-    needed = set().union(*map(imported, sources))
-    assert needed - hashed <= NEUTRAL
-
-
-def test_the_key_covers_no_code_that_only_shows_numbers():
-    hashed = {source.relative_to(SIMULATOR).parts[0] for source in task.determining_sources()}
-    assert not hashed & {"reports", "studies"}
+def test_the_key_covers_all_code_that_determines_numbers_and_none_that_shows_them():
+    assert len(SOURCES) == len(task.determining_sources())
+    imported = edges(SIMULATOR)
+    assert set().union(*(imported[name] for name in SOURCES)) - SOURCES == NEUTRAL
+    assert not {name.split(".")[1] for name in SOURCES} & {"reports", "studies"}
 
 
 def test_another_objective_has_another_hash(tmp_path):
