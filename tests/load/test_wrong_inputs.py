@@ -1,7 +1,9 @@
 """Wrong inputs of all kinds are refused by one message that says where, what, and what would do."""
 
-import contextlib
 import os
+import shutil
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
 
 import pytest
 
@@ -10,16 +12,36 @@ import paceline.command_line
 from paceline.simulator.errors import InputError
 from tests import corpus
 from tests.helpers.cases import named
-from tests.lab.reliability.inputs import faults
 from tests.load.readers import READERS
 from tests.load.test_load import WRONG
 
 CASES = corpus.cases()
+JARGON = "Traceback", "pydantic", "type=", "validation error", "PACELINE_DEBUG", "site-packages"
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     return corpus.world(tmp_path_factory.mktemp("world"))
+
+
+def faults(case, world, folder):
+    """Run a case in a folder that is made for it; say what is wrong with how it was refused."""
+    shutil.rmtree(folder, ignore_errors=True)
+    corpus.prepare(case, world, folder)
+    before, out, err = corpus.tree(folder), StringIO(), StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        status = paceline.command_line.run(case.arguments)
+    output = err.getvalue()
+    if status != 2:
+        yield f"status {status}: {output}"
+    if out.getvalue():
+        yield f"on stdout: {out.getvalue()}"
+    if not output.startswith("paceline: error: ") or output.count("paceline: ") > 1:
+        yield f"not one message: {output}"
+    yield from (f"{word} in {output}" for word in JARGON if word in output)
+    yield from (f"no {words} in {output}" for words in case.says if words not in output)
+    if corpus.tree(folder) != before:
+        yield "files were written"
 
 
 def test_there_are_many_of_each_kind():
@@ -66,5 +88,5 @@ def test_what_once_crashed_is_handled(tmp_path):
     for path in paths:
         folder = tmp_path / path.name
         folder.mkdir()
-        with contextlib.suppress(InputError), named(path.name):
+        with suppress(InputError), named(path.name):
             READERS[path.name.partition("-")[0]](path.read_bytes(), folder)

@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
 import pytest
 
 import paceline
@@ -19,7 +18,7 @@ from paceline.simulator.errors import RunError
 from paceline.simulator.studies import executors
 from paceline.simulator.studies.execution import Execution
 from tests.command_line.test_command_line import ROOT
-from tests.lab.reliability import faults, soak
+from tests.lab.reliability import faults
 from tests.lab.reliability.dying import deadly, does
 from tests.lab.reliability.faults import CASES, WHAT
 from tests.studies.test_sweep import CHEAP
@@ -102,15 +101,6 @@ def test_a_full_stdout_is_one_message():
     assert ended.returncode == 1
     assert ended.stderr.startswith("paceline: error: No space left on device")
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_growth_is_told_from_none():
-    steady = np.tile([100.0, 9, 0, 3], (20, 1)) + [[index % 2, 0, 0, 0] for index in range(20)]
-    assert all(row["handled"] for row in soak.judged(steady))
-    leaking = steady + [[0.0, index / 4, 0, 0] for index in range(20)]
-    assert [row["what"] for row in soak.judged(leaking) if not row["handled"]] == ["open files"]
-    slowly = np.outer(np.arange(200), [0.3, 0, 0, 0]) + np.array([100.0, 9, 0, 3])
-    assert [row["what"] for row in soak.judged(slowly) if not row["handled"]] == ["MiB of memory"]
 
 
 def test_ctrl_c_is_not_lost_while_libraries_are_searched():

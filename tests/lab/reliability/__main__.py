@@ -16,13 +16,13 @@ from tests.lab import reliability, tables
 DOCS = Path(__file__).parents[3] / "docs" / "evidence"
 KEPT = DOCS / "reliability.json"
 PAGE = DOCS / "reliability.md"
-LONG = ("mutants", "soak")  # what runs only when it is asked for
+LONG = ("mutants",)  # what runs only when it is asked for
 PREFACE = """# How much is handled
 
 What has been thrown at Paceline, and how much of it was handled, as of the last run of each
-section; `make reliability` runs them, except `make mutants` and `make soak`, an hour each.
-`tests/lab/reliability` has them, commit 80f3567f also the programs that are gone since; small
-versions of the same functions are tests.
+section; `make reliability` runs them, except `make mutants`, an hour. `tests/lab/reliability` has
+them, commit 80f3567f also the programs that are gone since; small versions of the same functions
+are tests.
 """
 
 
