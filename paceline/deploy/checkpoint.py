@@ -7,7 +7,6 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from paceline.simulator.errors import InputError
@@ -15,16 +14,10 @@ from paceline.simulator.programs.codecs.power import PowerMatrix, UnderWay
 from paceline.simulator.programs.effects import Encoded
 from paceline.validate.training.collectives import RealCollective
 
-from .steering.outlook import Curve
-from .steering.policies import Decision
-from .steering.telemetry import StepRecord
-
 KIND = "paceline"  # key that marks a container of ours
-RECORDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Encoded, UnderWay, PowerMatrix, Curve, Decision, StepRecord)
-}
+RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (Encoded, UnderWay, PowerMatrix)}
 CONTAINERS: dict[str, Any] = {
-    "deque": deque, "set": set, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
+    "deque": deque, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
 }  # fmt: skip
 
 
@@ -93,7 +86,3 @@ class Freezer(NamedTuple):
             return like
         items = self.thaw(content)
         return RECORDS[kind](*items) if kind in RECORDS else CONTAINERS[kind](items)
-
-
-PLAIN = Freezer(torch.empty(0), [], lambda handle: None)
-"""Of values that are no program's."""

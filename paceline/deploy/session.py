@@ -20,7 +20,6 @@ from paceline.simulator.programs.codecs.codec import Raw
 
 from . import plan as plans
 from .attached import GRADIENT, AttachedNode, Period, UserLoop
-from .checkpoint import PLAIN
 from .live import LiveParameters
 from .local_steps import (
     SeveralOptimizers,
@@ -328,13 +327,11 @@ class Session:
         self._live.check(may_freeze=True)
         self._meet("saves its state")
         self._begin()
-        if self._steering:
-            self._steering.settle()
         name, self._since = self.plan.program.name, nan
         return self._node.state() | {
             "version": VERSION, "program": name, "rank": self._transport.rank,
             "workers": self._transport.workers, "settings": self.settings,
-            "plan": dict(self.plan.table), "steering": PLAIN.freeze(self._steering),
+            "plan": dict(self.plan.table),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], settings: str | None = None) -> None:
@@ -381,8 +378,6 @@ class Session:
         else:
             self._coroutine.close()
             self._start()
-        if self._steering and state["steering"] and not differing:
-            PLAIN.thaw(state["steering"], self._steering)
         self._transport.step = int(state["step"])
         self._meet("loads a state")
         self._resume(state)
@@ -421,8 +416,6 @@ class Session:
             try:
                 self._close()
             finally:
-                if self._steering:
-                    self._steering.close()
                 if self._watcher is not None:
                     self._watcher.shutdown()
 

@@ -1,6 +1,5 @@
 """Training loops of a user, in processes of their own, with sessions attached to them."""
 
-import copy
 import io
 import os
 import tomllib
@@ -108,26 +107,8 @@ def steered(rank, start, lesson):
 
         session.steer(lambda: Controller({"tau": 4}, double))
         loop.take(session.step, range(len(lesson[rank])))
-        session._steering.settle()
         means = [record.step for record in session.telemetry if record.bytes]
         return means, len(session.decisions), loop.parameters
-
-
-def steered_on(rank, folder):
-    """Train with a controller; return its state as it is saved, and as another session loads it."""
-    shown, state = [], None
-    batches = [(torch.ones(4, 20).double(), torch.tensor([1, 2, 3, 4]))] * 40
-    for _ in range(2):
-        loop = Loop(torch.zeros(1002).double(), "plain", batches)
-        with paceline.deploy(loop.net, loop.optimizer, folder, adapt=True) as session:
-            if state is None:
-                loop.take(session.step, range(40))
-                state = copy.deepcopy(session.state_dict())
-            else:
-                session.load_state_dict(state)
-            shown.append(repr(session.state_dict()["steering"]))
-            controller = session._steering.controller
-    return *shown, controller and controller.policy.inputs.known
 
 
 def as_torchft(rank, plan):

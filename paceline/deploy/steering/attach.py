@@ -1,11 +1,10 @@
 """Steer a session: what its ranks exchange, and the controller that a run folder makes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from math import nan
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -142,61 +141,35 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
 class Steering:
     """Steers a session: every rank calls `after` at the end of each step.
 
-    The ranks talk when a mean is started and `EVERY` steps have passed: all share their times. Rank
-    0, which alone has a `controller`, decides on a thread while all train on. At the next talk it
-    tells its settings, and all change to them.
+    The ranks talk when a mean is started and `EVERY` steps have passed: all share their times, rank
+    0, which alone has a `controller`, decides, and all change to its settings.
     """
-
-    KEPT: ClassVar = ("controller", "_records", "_clock", "_judged", "_news")
 
     def __init__(self, controller: Controller | None) -> None:
         self.controller = controller
         self._records: list[StepRecord] = []
-        self._clock = 0.0
-        self._judged: Settings | None = None  # those of the last talk
-        self._news: list[str] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="controller")
-        self._deciding: Future[list[str]] | None = None
-        self._failed = False
+        self._clock, self._failed = 0.0, False
 
     def after(self, session: Any) -> list[str]:
         """Take in the last step of a `Session`; return what is to be said."""
-        self._records.append(session.telemetry[-1])
-        if self._records[-1].bytes and len(self._records) >= EVERY:
-            self._talk(session)
-        news, self._news = self._news, []
-        return news
-
-    def _talk(self, session: Any) -> None:
-        self.settle()
-        now, controller = session.settings, self.controller
-        first = numbers(now if controller is None else controller.settings)
-        shared = session.share([*first, *self._times(self._records)])
-        if now == self._judged:  # else the user has set others meanwhile
-            agreed = numbers(now, shared[0][: len(first)])
-            if changed := {key: value for key, value in agreed.items() if value != now[key]}:
-                session.change(**changed)
+        records, controller = self._records, self.controller
+        records.append(session.telemetry[-1])
+        if not records[-1].bytes or len(records) < EVERY:
+            return []
+        shared, now, news = session.share(self._times(records)), session.settings, list[str]()
         if controller is not None and not self._failed:
-            controller.settings = session.settings
-            record = self._record(self._records, [row[len(first) :] for row in shared])
-            self._deciding = self._thread.submit(controller.observe, record)
-        self._judged, self._records = session.settings, []
-
-    def settle(self) -> None:
-        """Wait for what is under way."""
-        if self._deciding is not None:
-            decided, self._deciding = self._deciding, None
+            controller.settings = now
             try:
-                self._news += decided.result()
+                news = controller.observe(self._record(records, shared))
             except Exception as error:  # training goes on without it
                 self._failed = True
-                self._news.append(f"adapt: the controller has failed and is off: {error!r}")
-
-    def close(self) -> None:
-        """End the thread, and what it simulates."""
-        self._thread.shutdown()
-        if outlook := getattr(self.controller and self.controller.policy, "outlook", None):
-            outlook.close()
+                news = [f"adapt: the controller has failed and is off: {error!r}"]
+        self._records = []
+        wanted = now if controller is None or self._failed else controller.settings
+        agreed = numbers(now, session.share(numbers(wanted))[0])
+        if changed := {key: value for key, value in agreed.items() if value != now[key]}:
+            session.change(**changed)
+        return news
 
     def _times(self, records: Sequence[StepRecord]) -> list[float]:
         """Return clock, seconds per step, first loss, and seconds of each mean."""

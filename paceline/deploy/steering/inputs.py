@@ -1,8 +1,6 @@
 """What a run's seconds per step consist of, fitted to telemetry: workers' steps, and averages."""
 
-from dataclasses import dataclass
 from math import exp, hypot, log
-from typing import ClassVar
 
 import numpy as np
 
@@ -39,8 +37,8 @@ class Level:
         self._values: list[float] = []
         self._weights: list[float] = []
 
-    def add(self, value: float, weight: float = 1.0) -> bool:
-        """Take in an observation; tell whether it shows a change."""
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """Take in an observation."""
         value = max(value, 1e-12)
         if self._values:
             apart = log(value / self._values[-1]) ** 2 / (1 / weight + 1 / self._weights[-1])
@@ -50,7 +48,6 @@ class Level:
         self._weights = [*self._weights[1 - MEMORY :], weight]
         split = self._split()
         self._values, self._weights = self._values[split:], self._weights[split:]
-        return bool(split)
 
     def _split(self) -> int:
         """Return the index of the first observation after the last change, or 0."""
@@ -83,30 +80,8 @@ class Level:
         return float((self._variance / sum(self._weights) + LEAST**2) ** 0.5)
 
 
-@dataclass(frozen=True)
-class Cause:
-    """An input that left its prediction: by `factor`, within `interval` (90 %).
-
-    `seconds`: what that is per step, if nothing hides it.
-    """
-
-    name: str
-    factor: float
-    interval: tuple[float, float]
-    seconds: float
-
-    def __str__(self) -> str:
-        """Return the cause in words."""
-        low, high = self.interval
-        return (
-            f"{self.name} {self.factor:.3g} times as predicted ({USUAL}: {low:.3g} to {high:.3g})"
-        )
-
-
 class Inputs:
     """Seconds per step of each worker and per average: as predicted, and as observed lately."""
-
-    KEPT: ClassVar = ("compute", "averages")
 
     def __init__(self, scenario: Scenario) -> None:
         laws = scenario.team.expected_laws
@@ -191,8 +166,8 @@ class Inputs:
             self._step_times[tau] = expected_max(laws, tau)
         return self._step_times[tau]
 
-    def causes(self, tau: int = 1) -> list[Cause]:
-        """Name the inputs that left their prediction, by their weight at `tau`.
+    def causes(self, tau: int = 1) -> list[str]:
+        """Name the inputs that left their prediction (90 %), by their weight at `tau`.
 
         Left out is what counts for less than `MINOR` of the first. Workers that are slow among the
         others are stragglers; a change that most share is one of computing.
@@ -200,22 +175,20 @@ class Inputs:
         ratios = [level.mean / was for level, was in zip(self.compute, self.predicted, strict=True)]
         middle = sorted(ratios)[(len(ratios) - 1) // 2]
         typical, step = self.compute[ratios.index(middle)], max(self.predicted)
-        causes = [_cause("computing takes", middle, typical.error, step)]
-        causes += [
-            _cause(f"worker {rank} straggles: its steps take", ratio, level.error, step)
+        rows = [("computing takes", middle, typical.error, step)] + [
+            (f"worker {rank} straggles: its steps take", ratio, level.error, step)
             for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True))
             if ratio > DISTINCT * middle
         ]
         if self.average and self.averages.known:
             name = "the link (its latency or bandwidth): an average takes"
             factor, error = self.averages.mean / self.average, self.averages.error
-            causes.append(_cause(name, factor, error, self.average / tau))
-        causes = [cause for cause in causes if not cause.interval[0] <= 1 <= cause.interval[1]]
-        least = MINOR * max((cause.seconds for cause in causes), default=0.0)
-        causes = [cause for cause in causes if cause.seconds >= least]
-        return sorted(causes, key=lambda cause: -cause.seconds)
-
-
-def _cause(name: str, factor: float, error: float, usual: float) -> Cause:
-    width = exp(NORMAL * error)
-    return Cause(name, factor, (factor / width, factor * width), abs(factor - 1) * usual)
+            rows.append((name, factor, error, self.average / tau))
+        causes = []
+        for name, factor, error, seconds in rows:
+            low, high = factor * exp(-NORMAL * error), factor * exp(NORMAL * error)
+            if not low <= 1 <= high:
+                text = f"{name} {factor:.3g} times as predicted ({USUAL}: {low:.3g} to {high:.3g})"
+                causes.append((abs(factor - 1) * seconds, text))
+        least = MINOR * max(causes, default=(0.0, ""))[0]
+        return [text for seconds, text in sorted(causes, reverse=True) if seconds >= least]

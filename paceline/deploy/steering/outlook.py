@@ -1,16 +1,8 @@
 """What is left of a run under each setting: its simulated loss over steps, and its step time."""
 
 import math
-import os
-import pickle
-import subprocess
-import sys
-import threading
-import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -86,98 +78,25 @@ def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
     return Curve(np.array(runs[0].curve["step"][:points])[fresh], falls[fresh], traffic)
 
 
-def _begun(*task: object) -> "subprocess.Popen[bytes]":
-    """Start simulating in a process of one thread at the lowest priority.
-
-    Not by multiprocessing, which would run the user's script again to find what it needs.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"from {__name__} import _serve; _serve()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # not interrupted with the run, which ends it
-        env=os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
-    )
-    assert process.stdin is not None
-    process.stdin.write(pickle.dumps(task))
-    process.stdin.flush()  # and stays open: its end tells of this process's
-    return process
-
-
-def _serve() -> None:
-    """Simulate the task on stdin, and write the curve to stdout."""
-    os.nice(19)
-    task = pickle.load(sys.stdin.buffer)
-
-    def end() -> None:
-        os.read(0, 1)  # not by sys.stdin, whose lock would stop the interpreter from ending
-        os._exit(1)
-
-    threading.Thread(target=end, daemon=True).start()
-    curve = simulated(*task)
-    with suppress(BrokenPipeError), os.fdopen(1, "wb") as out:  # the run may have ended
-        out.write(pickle.dumps(curve))
-
-
 class Outlook:
-    """Predicts what is left of a run under each candidate setting.
+    """Predicts what is left of a run under each of the `candidates`, the first that of the pick.
 
-    `candidates`: settings, the first those of the pick; `steps`: of the simulated curves.
-    `background`: they are simulated one by one in a process of their own, else at once in this one.
+    It simulates their `curves` of so many `steps` at once. `loss`: of the run at present.
     """
-
-    KEPT: ClassVar = ("loss", "_curves")
 
     def __init__(
-        self,
-        scenario: Scenario,
-        algorithm: Algorithm,
-        candidates: Sequence[Settings],
-        steps: int,
-        background: bool = True,
+        self, scenario: Scenario, algorithm: Algorithm, candidates: Sequence[Settings], steps: int
     ) -> None:
-        self.candidates, self.background = list(candidates), background
-        self.loss = math.nan  # of the run at present
-        self._scenario, self._steps = scenario, steps
-        self._algorithms = [configured(algorithm, settings) for settings in candidates]
+        self.candidates, self.loss = list(candidates), math.nan
+        self._run, self._steps = scenario.run, steps
         self._family = catalogue()[algorithm.name].family
-        self._curves: dict[int, Curve] = {}
-        self._under_way: tuple[int, subprocess.Popen[bytes]] | None = None
-
-    @property
-    def missing(self) -> int:
-        """Return of how many candidates no curve is there yet."""
-        return len(self.candidates) - len(self._curves)
-
-    def learn(self) -> None:
-        """Take in a curve that has been simulated, and begin with the next."""
-        if self._under_way and self._under_way[1].poll() is not None:
-            index, process = self._under_way
-            self._under_way = None
-            assert process.stdout is not None
-            self._curves[index] = pickle.loads(process.stdout.read())
-        for index, algorithm in enumerate(self._algorithms):
-            if index in self._curves or self._under_way:
-                continue
-            if self.background:
-                process = _begun(self._scenario, algorithm, self._steps)
-                weakref.finalize(self, process.kill)
-                self._under_way = index, process
-            else:
-                self._curves[index] = simulated(self._scenario, algorithm, self._steps)
-
-    def close(self) -> None:
-        """End the simulation under way."""
-        if self._under_way:
-            self._under_way[1].kill()
-            self._under_way[1].communicate()
-            self._under_way = None
+        algorithms = [configured(algorithm, settings) for settings in candidates]
+        self._parameters = [one.parameters for one in algorithms]
+        self.curves = [simulated(scenario, one, steps) for one in algorithms]
 
     def follow(self, index: int, record: Telemetry) -> None:
         """Take in a round under candidate `index`."""
-        curve, loss = self._curves.get(index), record.loss  # of the model that all begin with
-        if curve is None:
-            return
+        curve, loss = self.curves[index], record.loss  # of the model that all begin with
         seen = math.isfinite(loss) and loss > 0
         if math.isnan(self.loss) and not seen:
             self.loss = curve.after(math.exp(-curve.falls[0]), record.step - record.steps)
@@ -195,17 +114,17 @@ class Outlook:
         Where steps alone end the run, the target is the loss that the pick has then.
         `current`: the candidate that the `record` is of; `scale`: as `Inputs.step_time` has it.
         """
-        curve, here = self._curves[index], self._curves[current]
-        settings = self._algorithms[index].parameters | self.candidates[index]
+        curve, here = self.curves[index], self.curves[current]
+        settings = self._parameters[index] | self.candidates[index]
         size = record.bytes
         if here.traffic:
             traffic = curve.traffic * period(self.candidates[index])
             ratio = traffic / (here.traffic * period(self.candidates[current]))
             size *= ratio if abs(ratio - 1) > SAME else 1.0
         step_time = inputs.step_time(self._family, settings, size, **scale)
-        run, target = self._scenario.run, self._scenario.run.target_loss
+        run, target = self._run, self._run.target_loss
         if target is None and run.duration is None:
-            target = self._curves[0].after(math.inf, run.steps or 0)
+            target = self.curves[0].after(math.inf, run.steps or 0)
         if target is not None:
             end = curve.at(target)
             return (end - min(end, curve.at(self.loss))) * step_time if math.isfinite(end) else end

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.results.statistics import human, number
@@ -48,8 +48,6 @@ class Model:
     says why.
     """
 
-    KEPT: ClassVar = ("inputs", "outlook", "best", "unknown", "_rounds", "_decided")
-
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
         self.inputs, self.outlook = inputs, outlook
         self.best: Settings | None = None
@@ -69,7 +67,6 @@ class Model:
         self.unknown = f"{written(settings)} was set, and not simulated"
         if settings in outlook.candidates:
             current = outlook.candidates.index(settings)
-            outlook.learn()
             outlook.follow(current, record)
             self._rounds += 1
             self.unknown = self._doubt()
@@ -77,7 +74,7 @@ class Model:
             self.best = None
         if self.unknown or self.knows:
             return None
-        reasons = [*map(str, inputs.causes(period(settings)))] or ["as predicted"]
+        reasons = inputs.causes(period(settings)) or ["as predicted"]
         self._decided = inputs.state()
         decision = self._choice(current, record, reasons)
         self.best = decision.now if decision else settings
@@ -85,11 +82,9 @@ class Model:
 
     def _doubt(self) -> str:
         """Say why the best settings cannot be known; "" if they can."""
-        missing = self.outlook.missing
         doubts = {
             f"{self._rounds} of {FIRST} rounds are over": self._rounds < FIRST,
             "no mean has been timed": not self.inputs.known,
-            f"{missing} settings are yet to be simulated": missing > 0,
             "the loss is unknown; call session.step(loss)": math.isnan(self.outlook.loss),
         }
         return next((doubt for doubt, holds in doubts.items() if holds), "")
@@ -140,8 +135,6 @@ class Watch:
     The pick's present step time follows from the `inputs`, which the policy feeds.
     """
 
-    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_reported")
-
     def __init__(self, prediction: Prediction, inputs: Inputs) -> None:
         self.prediction, self._inputs = prediction, inputs
         self._losses: deque[Pair] = deque(maxlen=ROUNDS)
@@ -179,7 +172,7 @@ class Watch:
         now, *ends = map(human, (step_time(0), step_time(-NORMAL), step_time(NORMAL), *predicted))
         return (
             f"a step of the pick takes {now} ({USUAL}: {ends[0]} to {ends[1]}), outside the "
-            f"predicted {ends[2]} to {ends[3]}: {'; '.join(map(str, causes))}"
+            f"predicted {ends[2]} to {ends[3]}: {'; '.join(causes)}"
         )
 
     def _off(self, record: Telemetry) -> str:
@@ -207,14 +200,11 @@ class Controller:
     ranks the `settings`. Without `steers` the `log` is advice.
     """
 
-    KEPT: ClassVar = ("settings", "policy", "watch", "log", "_owes")
-
     def __init__(
         self, settings: Settings, policy: Any, watch: Watch | None = None, *, steers: bool = True
     ) -> None:
         self.settings, self.policy, self.watch, self._steers = settings, policy, watch, steers
         self.log: list[Decision] = []
-        self._owes = False  # whether news are without the best settings
 
     def observe(self, record: Telemetry) -> list[str]:
         """Take in a round; return what is to be said of it now, and only now."""
@@ -227,10 +217,9 @@ class Controller:
                 self.settings = decision.now
         if self.watch is None:
             return []
-        best, unknown = self.policy.best, self.policy.unknown
-        news = self.watch(record, best, unknown)
-        if best and not news and (decision or self._owes):
-            gain = f", which saves {decision.gain:.0%} of the rest" if decision else ""
-            news = [f"now best: {written(best)}{gain}"]
-        self._owes = best is None and (self._owes or bool(news))
+        best = self.policy.best
+        news = self.watch(record, best, self.policy.unknown)
+        if decision and not news:
+            saved = f"saves {decision.gain:.0%} of the rest"
+            news = [f"now best: {written(decision.now)}, which {saved}"]
         return news

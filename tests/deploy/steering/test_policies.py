@@ -4,9 +4,8 @@ import math
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from paceline.deploy.emit.emit import find
@@ -21,23 +20,18 @@ from paceline.simulator.results.statistics import crossing
 from paceline.simulator.studies.learning import expected
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
-from tests.deploy.steering.worlds import TARGET, Schedule, model, outlook, scenario, steered
+from tests.deploy.steering.worlds import TARGET, Schedule, model, scenario, steered
 from tests.helpers.cases import looped
 
 SLOWER = {"at": ["0 s", "30 s"], "factor": [1.0, 0.06]}
-_curves: dict[Any, Any] = {}  # the loss over steps is simulated once for all tests
 
 
 @looped("seed", [0, 1, 2])
 def test_an_unchanging_world_is_left_alone_after_the_first_decision(seed):
-    run, controller, _ = steered(Schedule("none", 100.0, None, None), model_of(100.0), seed, tau=64)
+    run, controller, _ = steered(Schedule("none", 100.0, None, None), model(100.0), seed, tau=64)
     assert crossing(run, TARGET) < math.inf
     assert len(controller.log) == 1
     assert controller.log[0].now["tau"] in {16, 32}
-
-
-def model_of(bandwidth):
-    return model(Schedule("none", bandwidth, None, None), _curves)
 
 
 def test_what_was_decided_by_has_an_error_of_its_own():
@@ -58,9 +52,7 @@ def test_what_was_decided_by_has_an_error_of_its_own():
 
 
 def test_a_slower_link_is_noticed_explained_and_answered():
-    _, controller, recorder = steered(
-        Schedule("step", 600.0, SLOWER, None), model_of(600.0), 0, tau=8
-    )
+    _, controller, recorder = steered(Schedule("step", 600.0, SLOWER, None), model(600.0), 0, tau=8)
     (decision, *_) = controller.log
     assert 30 < decision.clock < 45
     assert decision.now["tau"] > 8
@@ -100,7 +92,7 @@ def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
         return solve(workers, tau)
 
     monkeypatch.setattr(inputs_module, "expected_max", counted)
-    inputs, _ = outlook(Schedule("none", 100.0, None, None))
+    inputs = Inputs(scenario(None, None, 100.0))
     for round_ in range(2):
         seconds = (0.1, 0.11, 0.12, 0.1 + 0.05 * round_)
         inputs.add(Telemetry(8, 8, 1.0, seconds, 0.3, 4e6, 1.0))
@@ -228,7 +220,7 @@ def test_all_ranks_change_between_the_same_two_steps():
     assert [tau for _, tau in sessions[0].changes] == [8, 16, 32, 64]
     assert seen[0].compute == pytest.approx((0.1, 1.1, 2.1))
     assert seen[0].average == pytest.approx(0.2)
-    assert sessions[0].changes[0][0] == seen[0].step + EVERY
+    assert sessions[0].changes[0][0] == seen[0].step == EVERY
     assert (seen[0].step, seen[0].steps) == (16, 16)
     assert seen[0].loss == 1.0
 
@@ -241,7 +233,6 @@ def alone(policy, computing=lambda step: 0.1):
         moved = 4e3 * (step % 4 == 0)
         session.telemetry.append(Record(step, computing(step), 0.0, moved, 1.0, ()))
         messages += steering.after(session)
-    steering.close()
     return messages, session
 
 
@@ -269,7 +260,6 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     made = scenario(None, None, 100.0, algorithms=algorithms, steps=1500)
     simulate(made, seeds=2, out=tmp_path / "run")
     steers = controller(tmp_path / "run", "fixed")
-    steers.policy.outlook.background = False
     messages = [
         news
         for record in rounds(20, average=1.5, loss=math.nan, steps=16)
@@ -313,34 +303,13 @@ def test_a_label_has_its_own_settings_and_a_law_its_loss_at_every_step(tmp_path)
         assert 10.37 / 1.3 < steers.watch.prediction.loss(0)[0] < 10.37
     steers = controller(tmp_path / "run", parameters={"label": "b", "tau": 6})
     assert steers.settings == steers.policy.outlook.candidates[0] == {"tau": 6}
-    steers.policy.outlook.learn = lambda: None  # nothing is simulated yet
+    steers.settings = {"tau": 5}
     messages = [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
-    assert messages[0].endswith("known: 6 settings are yet to be simulated")
-    steers.policy.outlook.background = False
-    del steers.policy.outlook.learn
-    (news,) = [
-        news for record in rounds(10, (3.0,) * 4, 4.0, start=9) for news in steers.observe(record)
-    ]
-    assert news.startswith("now best: tau = ")
-
-
-@pytest.mark.long
-def test_curves_simulated_in_the_background_are_those_simulated_at_once():
-    ahead = outlook(Schedule("none", 100.0, None, None))[1]
-    once = outlook(Schedule("none", 100.0, None, None))[1]
-    ahead.background = True
-    ahead.learn()
-    assert not ahead._curves
-    ahead._under_way[1].wait(120)
-    ahead.learn()
-    ahead.close()
-    once.learn()
-    np.testing.assert_array_equal(ahead._curves[0].steps, once._curves[0].steps)
-    np.testing.assert_array_equal(ahead._curves[0].falls, once._curves[0].falls)
+    assert messages[0].endswith("known: tau = 5 was set, and not simulated")
 
 
 def test_without_a_loss_the_curves_say_where_the_run_is():
-    policy = model_of(600.0)
+    policy = model(600.0)
     logged = []
     settings = {"tau": 8}
     for record in rounds(12, average=0.08, loss=math.nan):
@@ -353,7 +322,7 @@ def test_without_a_loss_the_curves_say_where_the_run_is():
 
 
 def test_a_period_that_the_user_has_set_is_left_to_the_user():
-    policy = model_of(600.0)
+    policy = model(600.0)
     assert [policy({"tau": 5}, record) for record in rounds(8, average=5.0)] == [None] * 8
 
 
@@ -390,7 +359,6 @@ def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_pa
         seeds=2, out=tmp_path / "run",
     )  # fmt: skip
     steers = controller(tmp_path / "run")
-    steers.policy.outlook.background = False
     usual = steers.policy.inputs.average
     for record in rounds(8, average=usual, loss=math.nan, steps=16):
         assert all(news.startswith("now best") for news in steers.observe(record))

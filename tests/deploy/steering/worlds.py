@@ -1,7 +1,9 @@
 """Worlds whose link and workers change on schedules that no controller knows."""
 
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from paceline.deploy.steering.inputs import Inputs
@@ -97,16 +99,14 @@ def steered(world, policy, seed, *, tau, body=local_sgd):
     return run, controller, recorder
 
 
-def outlook(world, first=0):
-    """Return what the controller knows beforehand: the scenario as it is at time 0."""
-    known = scenario(None, None, world.bandwidth)
+@cache
+def outlook():
+    """Return what the controller knows of the loss, which depends on no world."""
+    known = scenario(None, None, 100.0)
     candidates = [{"tau": tau} for tau in PERIODS]
-    return Inputs(known), Outlook(known, known.algorithm[0], candidates, STEPS, background=False)
+    return Outlook(known, known.algorithm[0], candidates, STEPS)
 
 
-def model(world, curves=None):
-    """Return the policy `model`; `curves`: as simulated before, as they depend on no world."""
-    inputs, ahead = outlook(world)
-    if curves is not None:
-        ahead._curves = curves
-    return Model(inputs, ahead)
+def model(bandwidth):
+    """Return the policy `model`, for the scenario as it is at time 0."""
+    return Model(Inputs(scenario(None, None, bandwidth)), copy(outlook()))
