@@ -509,10 +509,6 @@ class Traffic:
             total[name] += size
         return {name: float(total[name]) for name in sorted(total)}
 
-    def phases(self) -> dict[str, dict[str, float]]:
-        """Return nothing: a closed form has no stages."""
-        return {}
-
     def totals(self) -> tuple[float, float]:
         """Return the bytes so far over all links, as a whole number, and those of egress.
 

@@ -132,7 +132,7 @@ def _ring(team: Team, _regions: Regions = ()) -> Messages:
     other without waiting for the previous one's arrival.
     """
     builder = MessageBuilder()
-    builder.ring(team, ("reduce-scatter", "all-gather"), 1 / len(team))
+    builder.ring(team, 2, 1 / len(team))
     return builder.messages()
 
 
@@ -143,7 +143,7 @@ def _gather_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 def gather(team: Team, _regions: Regions = ()) -> Messages:
     """Pass every worker's payload to every worker, around the ring in m - 1 steps."""
     builder = MessageBuilder()
-    builder.ring(team, ("all-gather",), 1.0, passing_on=True)
+    builder.ring(team, 1, 1.0, passing_on=True)
     return builder.messages()
 
 
@@ -168,8 +168,8 @@ def _star(team: Team, _regions: Regions = ()) -> Messages:
     """Send all payloads to the first worker at once, and then its answers at once."""
     builder = MessageBuilder()
     head, *rest = team
-    arrived = builder.add("reduce", [(rank, head) for rank in rest], 1.0, [[]] * len(rest))
-    builder.add("broadcast", [(head, rank) for rank in rest], 1.0, [arrived] * len(rest))
+    arrived = builder.add([(rank, head) for rank in rest], 1.0, [[]] * len(rest))
+    builder.add([(head, rank) for rank in rest], 1.0, [arrived] * len(rest))
     return builder.messages()
 
 
@@ -230,12 +230,12 @@ def _hierarchical(team: Team, regions: Regions) -> Messages:
         return _ring(team)
     builder = MessageBuilder()
     for part in parts:
-        builder.last[part[0]] = builder.ring(part, ("inside regions",) * 2, 1 / len(part))
+        builder.last[part[0]] = builder.ring(part, 2, 1 / len(part))
     heads = [part[0] for part in parts]
-    builder.ring(heads, ("across regions",) * 2, 1 / len(heads))
+    builder.ring(heads, 2, 1 / len(heads))
     for part in parts:
         if len(part) > 1:
-            builder.add("back into regions", [tuple(part)], 1.0, [builder.last[part[0]]])
+            builder.add([tuple(part)], 1.0, [builder.last[part[0]]])
     return builder.messages()
 
 
@@ -256,7 +256,6 @@ class Round(NamedTuple):
     `share`: bytes of each message per byte of the payload.
     """
 
-    stage: str
     pairs: list[tuple[int, int]]
     share: float
 
@@ -284,8 +283,8 @@ def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
 def _rounds_messages(rounds: Iterable[Round]) -> Messages:
     """Send a message once its sender and receiver have ended earlier rounds."""
     builder = MessageBuilder()
-    for stage, pairs, share in rounds:
-        numbers = builder.add(stage, pairs, share, builder.after_both(pairs))
+    for pairs, share in rounds:
+        numbers = builder.add(pairs, share, builder.after_both(pairs))
         done: dict[int, list[int]] = {}
         for number, pair in zip(numbers, pairs, strict=True):
             for rank in pair:
@@ -300,15 +299,13 @@ def _tree(team: Team) -> list[Round]:
     reach = [2**level for level in range((m - 1).bit_length())]
     up = [[(team[low + far], team[low]) for low in range(0, m - far, 2 * far)] for far in reach]
     down = [[(low, high) for high, low in pairs] for pairs in reversed(up)]
-    return [Round("reduce", pairs, 1.0) for pairs in up] + [
-        Round("broadcast", pairs, 1.0) for pairs in down
-    ]
+    return [Round(pairs, 1.0) for pairs in up + down]
 
 
 def _recursive_doubling(team: Team) -> list[Round]:
     """Exchange payloads at distances 1, 2, 4, ..., log2 p times (Thakur et al. 2005)."""
     core, folded = _core(team)
-    middle = [Round("exchange", pairs, 1.0) for _, pairs in _exchanges(core)]
+    middle = [Round(pairs, 1.0) for _, pairs in _exchanges(core)]
     return _folding(folded, middle)
 
 
@@ -318,9 +315,8 @@ def _halving_doubling(team: Team) -> list[Round]:
     log2 p exchanges of 1/2, 1/4, ... of the payload at distances 1, 2, ..., then in reverse.
     """
     core, folded = _core(team)
-    up = [Round("reduce-scatter", pairs, 0.5 / far) for far, pairs in _exchanges(core)]
-    down = [part._replace(stage="all-gather") for part in reversed(up)]
-    return _folding(folded, up + down)
+    up = [Round(pairs, 0.5 / far) for far, pairs in _exchanges(core)]
+    return _folding(folded, up + up[::-1])
 
 
 def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
@@ -335,7 +331,7 @@ def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
     if not folded:
         return middle
     back = [(low, high) for high, low in folded]
-    return [Round("fold in", folded, 1.0), *middle, Round("fold out", back, 1.0)]
+    return [Round(folded, 1.0), *middle, Round(back, 1.0)]
 
 
 def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
@@ -423,7 +419,7 @@ def double_tree(hosts: Hosts) -> Messages:
     streams: list[dict[tuple[int, int], int]] = []
     for lane, tree in enumerate(trees):
         hops = [*tree.items(), *((high, low) for low, high in tree.items())]
-        numbers = builder.add("stream", hops, 0.5, [[]] * len(hops), lane)
+        numbers = builder.add(hops, 0.5, [[]] * len(hops), lane)
         streams.append(dict(zip(hops, numbers, strict=True)))
     everything = [number for stream in streams for number in stream.values()]
     for lane, (tree, stream) in enumerate(zip(trees, streams, strict=True)):
@@ -438,12 +434,12 @@ def double_tree(hosts: Hosts) -> Messages:
             after = [number for low in below[rank] for number in come[low]]
             after = everything if rank == first else after
             if rank in tree:
-                come[rank] = builder.add("last part", [(rank, tree[rank])], 0.0, [after], lane)
+                come[rank] = builder.add([(rank, tree[rank])], 0.0, [after], lane)
             else:
                 come[rank] = after
         for rank in reversed(ranks):
             after = come[tree[rank]]
-            come[rank] = builder.add("last part", [(tree[rank], rank)], 0.0, [after], lane)
+            come[rank] = builder.add([(tree[rank], rank)], 0.0, [after], lane)
     return builder.messages()
 
 

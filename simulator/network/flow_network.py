@@ -117,7 +117,7 @@ class SharedNetwork:
 class FlowNetwork:
     """One run's transfers: its random draws, and the bytes it moves, counted as `Traffic` does.
 
-    Bytes of links and phases are those that the last `totals` added up.
+    Bytes of links are those that the last `totals` added up.
     """
 
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
@@ -129,7 +129,6 @@ class FlowNetwork:
         self._prepared: dict[tuple[str, Team], PreparedTransfer] = {}
         self._payloads: dict[tuple[str, Team], Array] = {}
         self._sent: defaultdict[tuple[int, int], int] = defaultdict(int)
-        self._transits: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._formula = ClosedForm(scenario)
@@ -179,17 +178,6 @@ class FlowNetwork:
         return blocks(
             lambda n: np.array([sum(law.sample(rng, 1)[0] for law in laws) for _ in range(n)])
         )
-
-    def arrived(self, source: int, to: int, seconds: float) -> None:
-        """Count a message that has arrived after `seconds` in transit."""
-        count = self._transits[self._kind(source, to)]
-        count[0] += 1
-        count[1] += seconds
-
-    def _kind(self, source: int, to: int) -> str:
-        if to == self._workers:
-            return "to the server"
-        return "from the server" if source == self._workers else "between workers"
 
     def start(
         self, at: float, kind: str, team: Team, sizes: Sequence[float], drawn: bool = True
@@ -301,29 +289,6 @@ class FlowNetwork:
         for (source, to), size in sent.items():
             total[self._hop(source, to)] += size
         return {name: float(total[name]) for name in sorted(total)}
-
-    def phases(self) -> dict[str, dict[str, float]]:
-        """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
-        result: dict[str, dict[str, float]] = {}
-        collectives, sent = self._last or self._counted()
-        for key, payloads in collectives.items():
-            prepared = self._prepared[key]
-            made = prepared.messages
-            hops = np.array([len(ranks) - 1 for ranks in made.routes])
-            sizes = made.share * hops[made.route] * payloads[made.origin]
-            moved = np.bincount(made.stage, sizes)
-            spent = self.fabric.stages(prepared.plan)
-            for name, seconds, size in zip(made.stages, spent, moved, strict=True):
-                phase = result.setdefault(name, {"seconds": 0.0, "bytes": 0.0})
-                phase["seconds"] += float(seconds)
-                phase["bytes"] += float(size)
-        for (source, to), size in sent.items():
-            name = self._kind(source, to)
-            count, seconds = self._transits[name]
-            empty = {"messages": count, "transit_seconds": seconds / count if count else 0.0}
-            phase = result.setdefault(name, empty | {"bytes": 0.0})
-            phase["bytes"] += size
-        return result
 
     def totals(self) -> tuple[float, float]:
         """Return the whole bytes so far in all, and those charged as egress."""

@@ -182,12 +182,12 @@ class Segments(NamedTuple):
         builder, size = MessageBuilder(), len(team)
         pairs = [(team[n], team[(n + 1) % size]) for n in range(size)]
         sent: list[list[int]] = []
-        for phase in ("reduce-scatter", "all-gather")[2 - self.phases :]:
+        for _ in range(self.phases):
             before = sent[-2:] if sent else []
             for number in range(self.segments):
                 waits = before if number < 2 else sent[-2:-1]
                 after = [[wait[n - 1] for wait in waits] for n in range(size)]
-                sent.append(builder.add(phase, pairs, self.share, after))
+                sent.append(builder.add(pairs, self.share, after))
         return builder.messages()
 
 

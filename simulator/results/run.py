@@ -126,12 +126,8 @@ class Run:
     `stall` (description of a deadlock; None without). `lines`, where
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every
-    flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity). `phases`,
-    where there are lines: of each stage of
-    the collectives the `seconds` from when all before it had ended to when it had, summed over
-    those that ended, and the `bytes` it moved; of messages ("to the server", "from the server",
-    "between workers") how many `messages` arrived, their mean `transit_seconds`, and the `bytes`
-    sent. `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
+    flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity).
+    `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
     `seconds_per_step` meanwhile. `stall`: description of a deadlock; empty without one.
     `bound`: whether the workers never meet, so that it bounds other algorithms and is never picked.
     `paid`, where workers come and go and their time has a price: for each name of `PAID` a list, as
@@ -165,7 +161,6 @@ class Run:
     failures: dict[str, Any] | None = None
     lines: list[dict[str, Any]] = field(default_factory=list)
     workers: dict[str, list[float]] = field(default_factory=dict)
-    phases: dict[str, dict[str, float]] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     stall: str = ""
     bound: bool = False

@@ -1,4 +1,4 @@
-"""Usage over the seeds of one algorithm: time of workers, lines, phases, failures."""
+"""Usage over the seeds of one algorithm: time of workers, lines, failures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -110,20 +110,6 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
         mean | {"bandwidth": line["bandwidth"]}
         for mean, line in zip(means, runs[0].lines, strict=True)
     ]
-
-
-def phases(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    """Return means over seeds of `Run.phases`; of transits those of all messages."""
-    result: dict[str, dict[str, float]] = {}
-    for name in dict.fromkeys(name for run in runs for name in run.phases):
-        tables = [run.phases.get(name, {}) for run in runs]
-        keys = dict.fromkeys(key for table in tables for key in table)
-        phase = {key: sum(table.get(key, 0.0) for table in tables) / len(runs) for key in keys}
-        if phase.get("messages"):
-            total = sum(table["messages"] * table["transit_seconds"] for table in tables if table)
-            phase["transit_seconds"] = total / (phase["messages"] * len(runs))
-        result[name] = phase
-    return result
 
 
 def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -77,7 +77,6 @@ class Result(Display):
         scenario, runs = self.scenario, self.groups[algorithm.label]
         model, missed = self.loss_models.get(algorithm.label), self.time_models[algorithm.label]
         stated = self._intervals(runs, model, missed)
-        network = {"lines": usage.lines(runs), "phases": usage.phases(runs)}
         row = {
             "label": algorithm.label,
             "name": algorithm.name,
@@ -85,7 +84,7 @@ class Result(Display):
             "bound": algorithm.bound,
             **self.statistics_of(algorithm, runs),
             "failures": usage.over_seeds([run.failures for run in runs]),
-            "network": network if runs[0].lines else None,
+            "network": {"lines": usage.lines(runs)} if runs[0].lines else None,
             "jobs": usage.jobs(runs),
             "workers": usage.over_seeds([run.workers for run in runs]),
             "clients": usage.clients(scenario, runs),

@@ -205,7 +205,7 @@ def _row(label: str) -> dict[str, object]:
         "breakdown": {"compute": 0.5, "wait": 0.25, "communicate": 0.25}, "time_to_target": mean,
         "staleness": {"unit": "steps", "mean": 0.0, "max": 1, "distribution": {"0": 0.5, "1": 0.5}},
         "network": {"lines": [{"line": "a->b", "bandwidth": 1e9, "bytes": 3.0, "utilisation": 0.5,
-                               "saturated": 0.1, "down": 0.0}], "phases": {}},
+                               "saturated": 0.1, "down": 0.0}]},
         "links": {"a->b": 1e6}, "interval90": {"time_to_target": [0.4, None]},
         "bottleneck": f"{label}: the network.", "stall": None, "bound": None,
         "failures": None, "jobs": [],

@@ -105,16 +105,6 @@ def closed_form(name, count):
     return ClosedForm(scenario({"name": "ssgd"}, workers=count, network=network, cluster=cluster))
 
 
-def test_stages_are_named_in_their_order():
-    assert collectives.messages("ring", range(3)).stages == ("reduce-scatter", "all-gather")
-    assert collectives.messages("tree", range(4)).stages == ("reduce", "broadcast")
-    made = collectives.messages("hierarchical", range(4), ["a", "a", "b", "b"])
-    assert made.stages == ("inside regions", "across regions", "back into regions")
-    folded = collectives.messages("recursive-doubling", range(3)).stages
-    assert folded == ("fold in", "exchange", "fold out")
-    assert collectives.messages("ring", range(3)).stage.tolist() == [0] * 6 + [1] * 6
-
-
 def test_a_slow_worker_of_a_ring_delays_those_behind_it_step_by_step():
     """Worker 2's card takes 2 s for a share, the others 1 s: all 6 steps of a ring take so long."""
     made = collectives.messages("ring", range(4))

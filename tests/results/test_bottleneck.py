@@ -1,18 +1,12 @@
-"""What a reader is told of workers, lines and phases: that its numbers and claims are true."""
+"""What a reader is told of workers and lines: that its numbers and claims are true."""
 
 from dataclasses import asdict, replace
-from itertools import pairwise
-from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.network import collectives
-from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import bottleneck, store, usage
 from paceline.simulator.results.run import TIMES
@@ -58,61 +52,9 @@ def reasons(made: Scenario, seeds: int = 1) -> dict[str, Any]:
     return {reason.code: reason.numbers for reason in codes}
 
 
-# Stages of collectives
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.data())
-def test_the_stages_of_collectives_are_all_of_their_time(data: st.DataObject) -> None:
-    """Whatever lines there are: they follow one another from the beginning to the end."""
-    workers = data.draw(st.integers(2, 6))
-    regions = data.draw(st.lists(st.integers(0, 2), min_size=workers, max_size=workers))
-    kind = data.draw(st.sampled_from(["ring", "tree", "star", "halving-doubling", "hierarchical"]))
-    made = collectives.messages(kind, tuple(range(workers)), regions)
-    rates = st.lists(st.floats(1, 10), min_size=2 * workers, max_size=2 * workers)
-    fabric = Fabric(data.draw(rates))
-    latency = data.draw(st.sampled_from([0.0, 0.5]))
-    plan = made.plan(
-        [
-            fabric.path(sorted({x for a, b in pairwise(way) for x in (a, workers + b)}), latency)
-            for way in made.routes
-        ]
-    )
-    assert not fabric.stages(plan).any()
-    starts = data.draw(st.lists(st.floats(0, 20), min_size=1, max_size=4))
-    tickets = {fabric.start(at, plan, [12.0] * workers): at for at in starts}
-    fabric.cancel(0.0, fabric.start(0.0, plan, [12.0] * workers))  # counts for nothing
-    took = 0.0
-    while actual := fabric.advance(inf):
-        took += sum(actual[0] - tickets.pop(ticket) for ticket in actual[1])
-    spent = fabric.stages(plan)
-    assert len(spent) == len(made.stages)
-    assert (spent >= 0).all()
-    assert spent.sum() == pytest.approx(took)
-
-
-def test_the_stages_of_a_ring_by_hand() -> None:
-    run = simulate(world({"name": "ssgd"}, workers=4))
-    step = 0.001 + 0.4e6 / 4 / 1e6
-    for name in ("reduce-scatter", "all-gather"):
-        assert run.phases[name]["seconds"] == pytest.approx(6 * 3 * step)
-        assert run.phases[name]["bytes"] == pytest.approx(6 * 3 * 0.4e6)
-
-
-def test_messages_of_a_server_by_hand() -> None:
-    """One worker: latency and a model's bytes each way, as often as there is an answer."""
-    run = simulate(world({"name": "asgd"}, workers=1))
-    for name in ("to the server", "from the server"):
-        assert run.phases[name]["transit_seconds"] == pytest.approx(0.001 + 0.4)
-        count = run.phases[name]["messages"]
-        assert run.phases[name]["bytes"] == pytest.approx(count * 0.4e6)
-    assert run.phases["to the server"]["messages"] == 6
-    assert run.phases["from the server"]["messages"] == 5  # the last gradient needs no answer
-
-
 @looped("case", cases())
 def test_accounts_agree(case: dict[str, Any]) -> None:
-    """Phases move the bytes of all links; workers' times are those of the breakdown."""
+    """Workers' times are those of the breakdown."""
     flows = FLOWS | {"collective": "hierarchical"}
     made = world(case, network=flows, workers=6, objective=QUADRATIC,
                  cluster={"group": PLACES}, compute=EXPONENTIAL)  # fmt: skip
@@ -120,11 +62,6 @@ def test_accounts_agree(case: dict[str, Any]) -> None:
         simulate(made, seed=1),
         simulate(world(case, network=RING, objective=QUADRATIC), seed=1),
     ):
-        if run.lines:
-            moved = sum(phase["bytes"] for phase in run.phases.values())
-            assert moved == pytest.approx(sum(run.links.values()))
-        else:
-            assert run.phases == {}
         assert {kind: np.mean(worker) for kind, worker in run.workers.items()} == pytest.approx(
             run.seconds
         )
@@ -260,12 +197,11 @@ def test_the_card_of_the_server_is_named() -> None:
 
 
 def test_the_numbers_of_the_reasons_are_those_of_the_document() -> None:
-    """The slowest link of three, and the longest stage."""
+    """The slowest link of three."""
     network = FLOWS | {"collective": "hierarchical", "link": links(500, 9_000, 9_000)}
     made = world(SSGD, network=network, workers=6, cluster={"group": PLACES})
     row, actual = result(made, seeds=2).algorithms[0], reasons(made, seeds=2)
     lines = {line["line"]: line for line in row["network"]["lines"]}
-    stages = {name: phase["seconds"] for name, phase in row["network"]["phases"].items()}
     share = row["breakdown"]["communicate"]
     assert actual == {
         "communicate": {"share": share},
@@ -276,7 +212,6 @@ def test_the_numbers_of_the_reasons_are_those_of_the_document() -> None:
         f"{100 * lines['a->b']['saturated']:.0f} % of the time."
     )
     assert lines["a->b"]["utilisation"] <= lines["a->b"]["saturated"] + 1e-12 <= 1
-    assert sum(stages.values()) == pytest.approx(row["duration"] * row["breakdown"]["communicate"])
     assert [sum(parts) for parts in zip(*row["workers"].values(), strict=True)] == pytest.approx(
         [row["duration"]] * 6
     )

@@ -115,7 +115,6 @@ class FlowTransport:
             first = waiting.popleft()
             sender, node = first.sender, first.route.node
             sender.sent_until = at - (first.began - first.sent)
-            self.traffic.arrived(sender.rank, node.rank, at - first.sent)
             delivered: Any = (at, 0, first.route, at - first.began, sender.rank, first.value)
             if node.awaited_rank in (ANY, sender.rank):
                 node.awaited_rank = None

@@ -69,7 +69,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         inbox_bytes=simulation.inbox_bytes,
         failures=accounts.failures(simulation, mean),
         lines=simulation.usage(),
-        phases=simulation.traffic.phases(),
         jobs=accounts.jobs(simulation),
         stall=simulation.stall,
         paid=simulation.observer.paid,

@@ -42,16 +42,11 @@ from .records import Array, Tables
 
 @dataclass
 class _Loaded:
-    """A plan in the tables: its first row of MESSAGE, the messages without waits, free RUNs.
-
-    `spent`: index into `numbers` of the summed seconds of its `stages`.
-    """
+    """A plan in the tables: its first row of MESSAGE, the messages without waits, free RUNs."""
 
     message: int
     firsts: Array
     workers: int
-    stages: int
-    spent: int
     free: list[int]
 
 
@@ -138,7 +133,6 @@ class Fabric:
         run["ticket"], run["left"] = ticket, len(plan.paths)
         self._tables.waits[run["waits"] :][: len(plan.waits)] = plan.waits
         self._tables.numbers[run["size"] :][: loaded.workers] = sizes[: loaded.workers]
-        self._tables.numbers[run["ended"]] = at
         run["latency"] = -1
         if latencies is not None:
             run["latency"] = run["size"] + loaded.workers
@@ -193,16 +187,6 @@ class Fabric:
         saturated = lines["saturated"] + lines["full"] * (self.clock - lines["since"])
         return carried_by, saturated
 
-    def stages(self, plan: MessagePlan) -> Array:
-        """Return the seconds of each stage of a plan, summed over ended collectives.
-
-        A stage lasts from the end of all earlier stages to the end of its last message.
-        """
-        loaded = self._plans.get(plan)
-        if loaded is None:
-            return np.zeros(int(plan.stages.max()) + 1)
-        return self._tables.numbers[loaded.spent :][: loaded.stages].copy()
-
     def _order(self, at: float, which: int, capacity: float | None) -> None:
         self._check(at)
         self._given += 1
@@ -239,12 +223,9 @@ class Fabric:
         self._tables.followers[offset:][: len(plan.followers)] = plan.followers
         rows = self._tables.messages[first : first + count]
         rows["path"], rows["share"], rows["origin"] = plan.paths, plan.shares, plan.origins
-        rows["stage"], rows["followers"] = plan.stages, np.diff(plan.offsets)
-        rows["first"] = plan.offsets[:-1] + offset
-        firsts, stages = np.flatnonzero(plan.waits == 0), int(plan.stages.max()) + 1
-        spent = self._tables.append("numbers", stages)
-        loaded = _Loaded(first, firsts, int(plan.origins.max()) + 1, stages, spent, [])
-        self._plans[plan] = loaded
+        rows["followers"], rows["first"] = np.diff(plan.offsets), plan.offsets[:-1] + offset
+        firsts = np.flatnonzero(plan.waits == 0)
+        loaded = self._plans[plan] = _Loaded(first, firsts, int(plan.origins.max()) + 1, [])
         return loaded
 
     def _new_run(self, plan: MessagePlan, loaded: _Loaded) -> int:
@@ -252,9 +233,6 @@ class Fabric:
         count = len(plan.paths)
         number = self._tables.append("runs", 1)
         waits = self._tables.append("waits", count)
-        size = self._tables.append("numbers", loaded.workers + count + 1 + loaded.stages)
-        self._tables.runs[number] = (
-            -1, 0, loaded.message, waits, size, -1,
-            loaded.stages, size + loaded.workers + count, loaded.spent,
-        )  # fmt: skip
+        size = self._tables.append("numbers", loaded.workers + count)
+        self._tables.runs[number] = -1, 0, loaded.message, waits, size, -1
         return number

@@ -22,15 +22,13 @@ class MessagePlan:
     """The n messages of a collective on the paths of a fabric.
 
     `paths` (n,): the path of each message. `shares` (n,): bytes per byte of the payload of worker
-    `origins` (n,). `stages` (n,): the stage of each, counted from 0. `waits` (n,): the number of
-    messages that each waits for. `followers[offsets[i] : offsets[i + 1]]`: the messages that wait
-    for message i.
+    `origins` (n,). `waits` (n,): the number of messages that each waits for.
+    `followers[offsets[i] : offsets[i + 1]]`: the messages that wait for message i.
     """
 
     paths: Array
     shares: Array
     origins: Array
-    stages: Array
     waits: Array
     offsets: Array
     followers: Array
@@ -42,16 +40,14 @@ class Messages:
 
     `routes`: the ranks that a message passes: two, or more for a pipelined chain, which is one
     transfer over all its hops. A route with several lanes occurs once per lane. `route` (n,): index
-    into `routes`. `share`, `origin` (n,): as in the module's first lines. `stage` (n,): index into
-    `stages`. Message i waits for `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
+    into `routes`. `share`, `origin` (n,): as in the module's first lines. Message i waits for
+    `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
     """
 
     routes: tuple[tuple[int, ...], ...]
-    stages: tuple[str, ...]
     route: Array
     share: Array
     origin: Array
-    stage: Array
     offsets: Array
     after: Array
 
@@ -61,7 +57,7 @@ class Messages:
         followers = np.repeat(np.arange(len(waits)), waits)[np.argsort(self.after, kind="stable")]
         counts = np.bincount(self.after, minlength=len(waits))
         return MessagePlan(
-            np.asarray(paths, int)[self.route], self.share, self.origin, self.stage, waits,
+            np.asarray(paths, int)[self.route], self.share, self.origin, waits,
             np.concatenate(([0], np.cumsum(counts))), followers,
         )  # fmt: skip
 
@@ -75,17 +71,11 @@ class MessageBuilder:
     def __init__(self) -> None:
         self.last: dict[int, list[int]] = {}
         self._routes: dict[tuple[tuple[int, ...], int], int] = {}
-        self._stages: dict[str, int] = {}
         self._rows: list[tuple[Array, ...]] = []
         self._count = 0
 
     def add(
-        self,
-        stage: str,
-        routes: Sequence[tuple[int, ...]],
-        share: float,
-        after: list[list[int]],
-        lane: int = 0,
+        self, routes: Sequence[tuple[int, ...]], share: float, after: list[list[int]], lane: int = 0
     ) -> list[int]:
         """Add a message per route, which waits for those in `after`; return numbers.
 
@@ -96,19 +86,16 @@ class MessageBuilder:
         waits = np.array([len(numbers) for numbers in after], int)
         sender = np.array([route[0] for route in routes], int)
         return self._write(
-            np.array(number, int), np.full(len(routes), share), sender,
-            np.full(len(routes), self._stages.setdefault(stage, len(self._stages))),
-            waits, np.fromiter(chain.from_iterable(after), int),
+            np.array(number, int), np.full(len(routes), share), sender, waits,
+            np.fromiter(chain.from_iterable(after), int),
         )  # fmt: skip
 
     def after_both(self, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
         """Return, for each pair, the messages after which both workers are free."""
         return [sorted({*self.last.get(a, []), *self.last.get(b, [])}) for a, b in pairs]
 
-    def ring(
-        self, team: Team, stages: tuple[str, ...], share: float, passing_on: bool = False
-    ) -> list[int]:
-        """Add m - 1 steps around a ring per stage; return the last step's messages.
+    def ring(self, team: Team, laps: int, share: float, passing_on: bool = False) -> list[int]:
+        """Add `laps` times m - 1 steps around a ring; return the last step's messages.
 
         `passing_on`: a worker sends on the payload that it just received, instead of its own.
         """
@@ -116,15 +103,14 @@ class MessageBuilder:
         if m == 1:
             return self.last.get(team[0], [])
         members = np.array(team)
-        steps = len(stages) * (m - 1)
+        steps = laps * (m - 1)
         pairs = list(zip(team, [*team[1:], team[0]], strict=True))
         before = self.after_both(pairs)  # no part of a ring is sent before its first part can be
-        begun = self.add(stages[0], pairs, share, before)
+        begun = self.add(pairs, share, before)
         first, place = begun[0], np.arange(m)
         step = np.arange(1, steps)[:, None]
         received = first + (step - 1) * m + (place - 1) % m
         origin = members[(place - step) % m] if passing_on else members + 0 * step
-        number = [self._stages.setdefault(stage, len(self._stages)) for stage in stages]
         rows = (steps - 1) * m
         routes = np.array([self._routes[pair, 0] for pair in pairs])
         waits = np.array([1 + len(numbers) for numbers in before])
@@ -134,7 +120,6 @@ class MessageBuilder:
         after[:, np.cumsum(waits) - waits] = received
         self._write(
             np.tile(routes, steps - 1), np.full(rows, share), origin.ravel(),
-            np.array(number)[step // (m - 1) + 0 * place].ravel(),
             np.tile(waits, steps - 1), after.ravel(),
         )  # fmt: skip
         end = first + (steps - 1) * m
@@ -149,9 +134,9 @@ class MessageBuilder:
 
     def messages(self) -> Messages:
         """Return the messages written so far."""
-        empty = (np.zeros(0, int), np.zeros(0), *[np.zeros(0, int)] * 4)
+        empty = (np.zeros(0, int), np.zeros(0), *[np.zeros(0, int)] * 3)
         columns = zip(*[empty, *self._rows], strict=True)
-        route, share, origin, stage, waits, after = map(np.concatenate, columns)
+        route, share, origin, waits, after = map(np.concatenate, columns)
         offsets = np.concatenate(([0], np.cumsum(waits)))
         routes = tuple(ranks for ranks, _ in self._routes)
-        return Messages(routes, (*self._stages,), route, share, origin, stage, offsets, after)
+        return Messages(routes, route, share, origin, offsets, after)

@@ -64,21 +64,15 @@ QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
 """A heap with an index: `heap[item].place` is the item's position in the heap, -1 if absent."""
 
 MESSAGE = np.dtype(
-    [("share", _F)]
-    + [(name, "i4") for name in ("path", "origin", "stage", "followers")]
-    + [("first", _I)]
+    [("share", _F)] + [(name, "i4") for name in ("path", "origin", "followers")] + [("first", _I)]
 )
 """A message of a plan; `first`, `followers`: index of its first follower in the table of followers,
 and the number of them."""
 
-RUN = np.dtype(
-    [(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")]
-    + [(name, _I) for name in ("stages", "ended", "spent")]
-)
+RUN = np.dtype([(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")])
 """A collective under way. `left`: messages that have not arrived; `message`: the first row of its
 plan. `waits`: index into the table of the number of messages that each still waits for. Indices
-into `numbers`: `size`: its payloads, `latency`: its latencies (-1: those of the paths), `ended`:
-its beginning and the ends of its `stages`, `spent`: seconds of its plan's stages so far."""
+into `numbers`: `size`: its payloads, `latency`: its latencies (-1: those of the paths)."""
 
 TABLES: dict[str, Any] = {
     "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "path_lines": _I,

@@ -168,16 +168,6 @@ def _release(flows, paths, number):
 
 
 @njit
-def _count_stages(numbers, collective):
-    """Add up the seconds of each stage of a collective, from the end of earlier ones."""
-    before = numbers[collective.ended]
-    for stage in range(collective.stages):
-        end = max(before, numbers[collective.ended + 1 + stage])
-        numbers[collective.spent + stage] += end - before
-        before = end
-
-
-@njit
 def _move_clock(state, events, until, order):
     """Move the clock to the next event (MORE), `order` (ORDER) or `until` (DONE)."""
     at = events[0].at if state.events else np.inf
@@ -191,14 +181,14 @@ def _move_clock(state, events, until, order):
 
 
 @njit(_ADVANCE, cache=True, nogil=True)
-def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
+def _advance(tables, until, order):  # noqa: PLR0912
     """Run to `until`, to the time `order` if that is no later, or until tickets end.
 
     Rates are computed once per instant: after all its events, and only when the next event is
     needed, so that transfers which the caller starts at the same instant are included.
     """
     run, flows, lines, hops, paths, _, events, levels = tables[:8]
-    messages, followers, runs, waits, numbers = tables[8:]
+    messages, followers, runs, waits = tables[8:12]
     state = run[0]
     while True:
         instant = state.clock * (1 + INSTANT)
@@ -209,11 +199,10 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
                 state.events = drop(events, state.events, number)
                 join(state, flows, number)
                 continue
-            first, last, stage = 0, 0, 0
+            first, last = 0, 0
             if flow.run >= 0:
                 message = messages[runs[flow.run].message + flow.message]
                 first, last = message.first, message.first + message.followers
-                stage = message.stage
                 if _lacks_room(state, flows, hops, last - first):
                     return ROOM
             state.events = drop(events, state.events, number)
@@ -231,7 +220,6 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
             if collective >= 0:
                 progress = runs[collective]
                 progress.left -= 1
-                numbers[progress.ended + 1 + stage] = state.clock
                 for place in range(first, last):
                     follower = followers[place]
                     waits[progress.waits + follower] -= 1
@@ -239,7 +227,6 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
                         _message(tables, state.clock, collective, follower)
                 if progress.left:
                     continue
-                _count_stages(numbers, progress)
             flows[state.ended].ended = ticket
             state.ended += 1
         if state.ended:
