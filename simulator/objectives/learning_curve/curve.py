@@ -31,11 +31,11 @@ DRAWS, SEED = power_law.DRAWS, power_law.SEED
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
 FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 HELD = 0.1  # share of a log, that is predicted from the rest
-RISES, FALLS, MISSES, CLEAR = 4.0, 3.0, 2.0, 1.0
-"""Standard errors of the end of a log from its law; the last, where the law ends before it."""
-WARM, SURE = 0.005, 0.9  # least share of a log, and of the draws, of a warm-up
+RISES, MISSES, CLEAR = 4.0, 2.0, 1.0
+"""Standard errors of the end of a log: that rises, is held out, or departs from the law."""
 RESUMED = 20  # times that a job resumed, at most
-FEW, ROSE = 40, 0.05  # points of a short log; share of its fall, which it may rise again
+WARM, SURE = 0.005, 0.9  # least share of a log, and of the draws, of a warm-up
+ROSE = 0.05  # share of its fall, which a log may rise again
 SPIKE, SLIGHT, AT_BOUND = 6.0, 0.01, 0.2
 """Errors, as standard deviations and relative, of a spike; share of draws at a bound."""
 KINDS = {
@@ -318,9 +318,22 @@ def fit(
         )
     with np.errstate(all="ignore"):  # of candidates that fit nothing
         law = power_law.fit(places, means, whole=warmup is not None)
-        errors, held, more = _errors(law, places, means, batch, warmup is not None)
+        _demand_no_rise(places / batch, means, law.noise)
+        late, notes = _late(law, places, means, batch)
+        held, missed = _held_out(law, places, means, warmup is not None)
         spikes = _spikes(law, places, means, batch)
-    seen, found, notes = _seen(law, places, batch, warmup)
+    if missed:
+        what = f"held out, the last tenth of the log is missed by {missed:+.1%}"
+        notes.append(f"{what}: that widens the interval")
+    errors = late + missed * _normal(2)
+    first, rose = float(places[law.begin]), float(np.median(law.warmup))
+    if law.begin:
+        what = f"its first {first / batch:.0f} steps do not follow the law of the rest: left out"
+        notes.insert(0, what)
+    elif warmup is None and np.mean(law.warmup > 0) > SURE and rose > WARM * places[-1]:
+        first, warmup = float(places[np.searchsorted(places, rose)]), rose / batch
+        what = f"its warm-up takes about {warmup:.2g} steps, unless --warmup states others"
+        notes.insert(0, what)
     mean_of = [np.mean(loss[run == one] / means[place[run == one]]) for one in np.unique(run)]
     if len(mean_of) > 1:
         errors = errors + _normal(1) * np.std(mean_of, ddof=1) / math.sqrt(len(mean_of))
@@ -328,85 +341,51 @@ def fit(
     rows[1:, :2] *= np.exp(errors)[:, None]
     if not np.isfinite(rows).all():
         raise ValueError("no power law fits these losses; give a run that learns")
-    notes += (*more, *spikes, *_bounds(rows[1:]))
     floor, scale, exponent, shift = rows[0].tolist()
+    seen = first, float(places[law.end - 1])
     law_of = floor, scale, exponent, shift, batch, seen, rows[1:]
-    return Curve(*law_of, warmup=found, held=held, notes=notes)
+    notes += [*spikes, *_bounds(rows[1:])]
+    return Curve(*law_of, warmup=warmup or 0.0, held=held, notes=tuple(notes))
 
 
-def _seen(
-    law: power_law.Fitted, tokens: np.ndarray, batch: float, warmup: float | None
-) -> tuple[tuple[float, float], float, tuple[str, ...]]:
-    """Return the first and last tokens that follow the law, the steps of warm-up, and notes."""
-    begin, end = round(law.begin * len(tokens)), round(law.end * len(tokens))
-    first, last, notes = float(tokens[begin]), float(tokens[end - 1]), list[str]()
-    if begin:
-        notes.append(
-            f"its first {first / batch:.0f} steps do not follow the law of the rest: left out"
-        )
-    warm = float(np.median(law.warmup))
-    if warmup is None and warm > WARM * tokens[-1] and np.mean(law.warmup > 0) > SURE:
-        first = max(first, float(tokens[np.searchsorted(tokens, warm)]))
-        if not begin:  # else the law has bent, and no rate has risen
-            warmup = warm / batch
-            notes.append(
-                f"its warm-up takes about {warmup:.2g} steps, unless --warmup states others"
-            )
-    return (first, last), warmup or 0.0, tuple(notes)
-
-
-def _errors(
-    law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float, whole: bool
-) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return errors beyond the draws', as logs; the law without the last tenth; and notes.
-
-    Raises ValueError for a log that ends above its law.
-    """
-    count, errors, notes = len(tokens), np.zeros(DRAWS), list[str]()
-    _demand_no_rise(tokens / batch, loss)
-    late = max(count // 30, 2)
-    missed, sds = law.off(tokens[-late:], loss[-late:])
-    since = tokens[min(round(law.end * count), count - late)] / batch
-    left_out = law.end < 1 and abs(missed) > SLIGHT
-    if sds > (CLEAR if left_out else RISES):
+def _demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
+    """Refuse a log that ends above its lowest losses, whose law would be none."""
+    late = max(len(loss) // 30, 2)
+    means = np.convolve(loss, np.ones(late) / late, "valid")
+    lowest = int(means.argmin())
+    rise, least = means[-1] - means[lowest], means[lowest]
+    if rise > max(RISES * least * math.sqrt(noise / late), ROSE * (means[0] - least)):
         raise ValueError(
-            f"the loss rises from about step {since:.0f} on: it ends at {loss[-late:].mean():.4g}, "
-            f"{missed:.1%} above the law of the steps before; cut the log there, or train on until "
-            "the loss falls again"
+            f"the loss rises from about step {steps[lowest + late - 1]:.0f} on, from {least:.4g} "
+            f"to {means[-1]:.4g}; cut the log there, or train on until the loss falls again"
         )
-    if sds < -(CLEAR if left_out else FALLS):
-        # a longer run may end with such a decay, or go on without
-        errors = missed / 3 + missed / 2 * _normal(0)
-        notes.append(
-            f"the loss falls below its law from about step {since:.0f} on, by {-missed:.1%}, as "
-            "where the learning rate decays: these steps are left out, and widen the interval"
-        )
-    window = law.begin * count, min(law.end, 1 - HELD) * count
-    before = round(window[1])
-    inside = slice(before, count if law.end == 1 else max(round(law.end * count), before))
-    held = power_law.fit(tokens, loss, whole=whole, window=(law.begin, before / count))
-    if inside.stop > before:
-        missed, sds = held.off(tokens[inside], loss[inside])
-        if abs(sds) > MISSES:
-            errors = errors + missed * _normal(2)
-            notes.append(
-                f"held out, the last tenth of the log is missed by {missed:+.1%}: that widens the "
-                "interval"
-            )
-    return errors, held.rows, notes
 
 
-def _demand_no_rise(steps: np.ndarray, loss: np.ndarray) -> None:
-    """Refuse a short log that ends above its lowest losses, whose law would be none."""
-    pairs = (loss[1:] + loss[:-1]) / 2
-    lowest = int(pairs.argmin())
-    rises = pairs[-1] - pairs[lowest]
-    bends = float(np.median(np.abs(np.diff(loss, 2)))) * 1.4826 / math.sqrt(6)
-    if len(loss) < FEW and rises > max(RISES * bends, ROSE * (pairs[0] - pairs[lowest])):
-        raise ValueError(
-            f"the loss rises from about step {steps[lowest + 1]:.0f} on, from {pairs[lowest]:.4g} "
-            f"to {pairs[-1]:.4g}; cut the log there, or train on until the loss falls again"
-        )
+def _late(
+    law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float
+) -> tuple[np.ndarray, list[str]]:
+    """Return errors, as logs, by which the end of a log departs from its law, and notes of it."""
+    missed, sds = law.off(tokens[law.end :], loss[law.end :]) if law.end < len(loss) else (0.0, 0.0)
+    if abs(missed) <= SLIGHT or abs(sds) <= CLEAR:
+        return np.zeros(DRAWS), []
+    what = (
+        f"the loss {'falls below' if missed < 0 else 'stays above'} its law from about step "
+        f"{tokens[law.end] / batch:.0f} on, by {abs(missed):.1%}, as where the learning rate "
+        "changes: these steps are left out, and widen the interval"
+    )
+    # A longer run may end with such a decay, or go on without.
+    return missed / 3 + missed * 2 / 3 * _normal(0), [what]
+
+
+def _held_out(
+    law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, whole: bool
+) -> tuple[np.ndarray, float]:
+    """Return the law without the last tenth of a log, and what it clearly misses of that."""
+    before = round(min(law.end, (1 - HELD) * len(loss)))
+    held = power_law.fit(tokens, loss, whole=whole, window=(law.begin, before))
+    last = slice(before, law.end)
+    missed, sds = held.off(tokens[last], loss[last]) if before < law.end else (0.0, 0.0)
+    return held.rows, missed if abs(sds) > MISSES else 0.0
 
 
 def _normal(number: int) -> np.ndarray:
@@ -415,20 +394,14 @@ def _normal(number: int) -> np.ndarray:
 
 def _spikes(law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float) -> list[str]:
     """Say which points lie far above the law: they count as outliers."""
-    inside = slice(round(law.begin * len(tokens)), round(law.end * len(tokens)))
-    at, (floor, scale, exponent, shift) = tokens[inside], law.rows[0]
-    late = at >= np.median(law.warmup)
-    over = loss[inside] / (floor + scale * np.maximum(at + shift, 1e-9) ** -exponent) - 1
-    usual = 1.4826 * float(np.median(np.abs(over)))
-    high = late & (over > max(SPIKE * usual, SLIGHT))
-    starts = np.flatnonzero(high & ~np.roll(high, 1))
-    if not len(starts):
-        return []
-    top = int(np.where(high, over, 0.0).argmax())
-    return [
-        f"{len(starts)} spike{'s' * (len(starts) > 1)} or restart{'s' * (len(starts) > 1)}, the "
-        f"highest at step {at[top] / batch:.0f} ({over[top]:+.0%}): they do not count"
-    ]
+    inside = slice(max(law.begin, int(np.searchsorted(tokens, np.median(law.warmup)))), law.end)
+    over = loss[inside] / power_law.losses(law.rows[:1], tokens[inside])[0] - 1
+    high = over > max(SPIKE * 1.4826 * float(np.median(np.abs(over))), SLIGHT)
+    many = int(np.count_nonzero(high & ~np.roll(high, 1)))
+    top = int(over.argmax())
+    what = f"{many} spike{'s' * (many > 1)} or restart{'s' * (many > 1)}"
+    highest = f"the highest at step {tokens[inside][top] / batch:.0f} ({over[top]:+.0%})"
+    return [f"{what}, {highest}: they do not count"] if many else []
 
 
 def _bounds(draws: np.ndarray) -> list[str]:
