@@ -19,28 +19,23 @@ from .wording import Reason, all_of
 WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 SLOWER = 1.02  # times the mean, where the scenario says that workers differ
-NEARLY = 1.05  # saturated nearly as long
-SERVER = r"server( in| out)?"
-CARD = re.compile(rf"worker \d+( in| out)?|{SERVER}")
+CARD = re.compile(r"(worker \d+|server)( in| out)?")
 """Names of the lines of network cards."""
-AWAY = ("absent", "unselected")  # kinds of time in which a client takes no part
 
 
 class _Case(NamedTuple):
+    """Runs of one algorithm, their shares of time by use, and how long links are held, if known."""
+
     scenario: Scenario
-    algorithm: Algorithm
     runs: Sequence[Run]
-    share: Mapping[str, float]  # of the workers' time, by use
-    crashes: float  # of a run
-    held: float | None  # share of the time that transmissions hold links
-    full: Mapping[str, float]  # share of the time that each line is saturated
+    share: Mapping[str, float]
+    held: float | None
 
 
 def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
     """Return the reasons of an algorithm's time as a sentence."""
     where = "" if scenario.cluster.sampling is None else "while clients take part, "
-    parts = map(str, reasons(scenario, algorithm, runs))
-    return f"{algorithm.label}: {where}{'; '.join(parts)}."
+    return f"{algorithm.label}: {where}{'; '.join(map(str, reasons(scenario, algorithm, runs)))}."
 
 
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
@@ -50,37 +45,34 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     """
     if stalls := [run.stall for run in runs if run.stall]:
         return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
-    spent = {kind: share for kind, share in breakdown(runs).items() if kind not in AWAY}
-    there = sum(spent.values()) if scenario.cluster.sampling is not None else 1.0
-    if not any(any(run.seconds.values()) for run in runs) or not there:
+    spent = {kind: share for kind, share in breakdown(runs).items() if kind not in usage.AWAY}
+    sampled = scenario.cluster.sampling is not None
+    whole = sum(spent.values()) if sampled else 1.0
+    if not any(any(run.seconds.values()) for run in runs) or not whole:
         return [Reason("instant")]
-    share = {kind: part / there for kind, part in spent.items()}
+    share = {kind: part / whole for kind, part in spent.items()}
     crashes = sum(run.failures["crashes"] for run in runs if run.failures) / len(runs)
-    held = held_share(scenario, algorithm, runs)
-    case = _Case(scenario, algorithm, runs, share, crashes, held, _saturated(scenario, runs))
-    parts = {"lost": share.get("lost", 0.0), "down": share.get("down", 0.0)}
+    parts = {kind: share.get(kind, 0.0) for kind in ("lost", "down")}
     vain = "failures" if crashes else "left-out"
     uses = {code: share.get(code, 0.0) for code in ("compute", "wait", "communicate")}
     uses |= {"standing": share.get("stalled", 0.0), vain: sum(parts.values())}
     first, second, *_ = sorted(uses, key=lambda code: -uses[code])
-    result = []
+    case, result = _Case(scenario, runs, share, held_share(scenario, algorithm, runs)), []
     for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
         result.append(Reason(code, {"share": uses[code]} | (parts if code == vain else {})))
-        if scenario.cluster.sampling is None:
-            result += EXPLAIN.get(code, _crashing)(case)
+        if code in EXPLAIN and not sampled:
+            result += EXPLAIN[code](case)
+        elif crashes and not sampled:
+            result.append(Reason("crashes", {"crashes": crashes}))
     return result
 
 
-def _crashing(case: _Case) -> list[Reason]:
-    return [Reason("crashes", {"crashes": case.crashes})] if case.crashes else []
-
-
 def _computing(case: _Case) -> list[Reason]:
+    """Return the slowest worker, where every worker computes as many steps."""
     recovery = case.scenario.recovery
-    if case.runs[0].staleness_unit != "steps":  # a faster worker computes more often, not less
+    unequal = recovery.policy in ("shrink", "quorum") or recovery.backups
+    if case.runs[0].staleness_unit != "steps" or unequal:
         return []
-    if recovery.policy in ("shrink", "quorum") or recovery.backups:
-        return []  # workers' counted steps differ in number
     computed = [np.array(run.workers["compute"]) for run in case.runs]
     times = float(np.mean([seconds.max() / seconds.mean() for seconds in computed]))
     unlike = max(case.scenario.team.relative_speeds) > SLOWER  # so that the slowest is no chance
@@ -90,49 +82,38 @@ def _computing(case: _Case) -> list[Reason]:
 
 
 def _waiting(case: _Case) -> list[Reason]:
-    if case.runs[0].staleness_unit == "updates":
+    """Return whom the workers wait for: the server, collectives, or other workers."""
+    runs = case.runs
+    if runs[0].staleness_unit == "updates":
         return _served(case)
-    if (case.held or 0.0) > case.share["wait"] and case.runs[0].staleness_unit == "steps":
+    if (case.held or 0.0) > case.share["wait"] and runs[0].staleness_unit == "steps":
         return [Reason("collectives", {"share": case.held})]
-    waits = [np.array(run.workers["wait"]) for run in case.runs]
-    whole = sum(map(usage.span, case.runs))
-    means, lowest = np.sum(waits, axis=0) / whole, sum(wait.min() for wait in waits) / whole
-    if lowest > means.mean() / 2:
-        highest = float(means.max())
-        return [Reason("all-wait", {"share": float(means.min()), "highest": highest})]
-    there = [
-        wait / np.maximum(1 - np.array(run.workers.get("absent", 0.0)) / usage.span(run), 1e-9)
-        for run, wait in zip(case.runs, waits, strict=True)
-        if wait.any()
-    ]
-    who, ranks = _slowest(case.scenario, [-share for share in there])
-    least = float(means[ranks].mean()) if len(ranks) > 1 else lowest
-    return [Reason("waited-for", {"who": who, "share": least, "mean": float(means.mean())})]
+    waits = [np.array(run.workers["wait"]) for run in runs]
+    means = np.sum(waits, axis=0) / sum(map(usage.span, runs))
+    lowest, highest, mean = float(means.min()), float(means.max()), float(means.mean())
+    if sum(wait.min() for wait in waits) / sum(map(usage.span, runs)) > mean / 2:
+        return [Reason("all-wait", {"share": lowest, "highest": highest})]
+    who, ranks = _slowest(case.scenario, [-wait for wait in waits if wait.any()])
+    least = float(means[ranks].mean()) if ranks else lowest
+    return [Reason("waited-for", {"who": who, "share": least, "mean": mean})]
 
 
 def _served(case: _Case) -> list[Reason]:
     """Return how busy the server is while workers wait for its answers."""
     server, runs = case.scenario.server, case.runs
-    works = [
-        server.receive * sum(run.staleness.values()) + server.apply * run.updates for run in runs
-    ]
-    times = sum(run.duration for run in runs)
-    busy = min(1.0, sum(works) / times) if times else 0.0
-    card = max((case.full[name] for name in case.full if re.fullmatch(SERVER, name)), default=0.0)
-    inbox = max(run.inbox_bytes for run in runs) / case.scenario.model.bytes
-    served = Reason("server", {"share": busy, "models": inbox})
-    carried = [Reason("server-card", {"share": card})] if card > WORTH else []
-    return [served, *carried] if busy >= card or inbox else carried
+    works = (server.receive * sum(r.staleness.values()) + server.apply * r.updates for r in runs)
+    busy = min(1.0, sum(works) / (sum(run.duration for run in runs) or 1.0))
+    models = max(run.inbox_bytes for run in runs) / case.scenario.model.bytes
+    return [Reason("server", {"share": busy, "models": models})]
 
 
 def _communicating(case: _Case) -> list[Reason]:
     """Return the lines saturated longest, or how long transmissions hold the links."""
     spent, held = case.share["communicate"], case.held
     if case.runs[0].lines:
-        top = max(case.full.values(), default=0.0)
-        longest = sorted(
-            (k for k, share in case.full.items() if share > top / NEARLY), reverse=True
-        )
+        lines = {line["line"]: line["saturated"] for line in usage.lines(case.runs)}
+        top = max(lines.values())
+        longest = sorted((k for k, share in lines.items() if share > top / MATTERS), reverse=True)
         code = "saturated" if top >= spent / 2 else "unsaturated"
         return [Reason(code, {"lines": _names(longest), "share": top})]
     if held is None:
@@ -164,21 +145,6 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
     return min(1.0, seconds / count / whole)
 
 
-def _saturated(scenario: Scenario, runs: Sequence[Run]) -> dict[str, float]:
-    """Return the share of time that each line, or the server's card, is saturated."""
-    if runs[0].lines:
-        return {line["line"]: line["saturated"] for line in usage.lines(runs)}
-    card, times = scenario.server.bandwidth, sum(run.duration for run in runs)
-    if not card or not times:
-        return {}
-    place = ClosedForm(scenario).places.of(scenario.cluster.workers)
-    sizes = {
-        line: sum(size for run in runs for link, size in run.links.items() if part in link)
-        for line, part in (("server in", f"->{place}"), ("server out", f"{place}->"))
-    }
-    return {line: min(1.0, size / card / times) for line, size in sizes.items()}
-
-
 def _names(lines: Sequence[str]) -> str:
     """Name saturated lines: of many the first, or the number of network cards."""
     nodes = dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines)
@@ -202,5 +168,4 @@ def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, l
 
 def _near(slowness: np.ndarray) -> list[int]:
     """Return the ranks of workers about as slow as the slowest."""
-    least = slowness.max() - (slowness.max() - slowness.min()) / 4
-    return [int(rank) for rank in np.flatnonzero(slowness >= least)]
+    return np.flatnonzero(slowness >= slowness.max() - np.ptp(slowness) / 4).tolist()

@@ -5,7 +5,7 @@ number of seeds: docs/evidence/reliability.md, by tests/lab/reliability/coverage
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -44,9 +44,8 @@ class Estimate:
     `of`: "mean", "median" or, of a model that may err, "best estimate"; `interval` holds it with
     probability `level`, `LEVEL` unless too few seeds attain that; its upper end is infinite where a
     seed that never got there may be beyond. None where no interval can be had, or every seed has
-    the same value; `basis` says which, or how the interval was computed. `of_mean`: the interval of
-    the mean, which a median may be estimated in spite of, and `ci95`, the same with `CI95`; None
-    where there is none.
+    the same value; `basis` says which, or how the interval was computed. `ci95`: the interval of
+    the mean with `CI95`, also where a median is estimated; None where there is none.
     """
 
     value: float
@@ -54,7 +53,6 @@ class Estimate:
     interval: Ends | None
     level: float | None
     basis: str
-    of_mean: Ends | None = None
     ci95: Ends | None = None
 
     @property
@@ -74,44 +72,29 @@ class Estimate:
         return self.basis == SAME
 
     @property
-    def of_model(self) -> bool:
-        """Whether the interval contains a model's error."""
-        return self.basis.endswith(MODEL)
-
-    @property
     def certain(self) -> bool:
         """Whether the interval attains `LEVEL`; the median's does from five seeds on."""
-        return self.level is not None and self.level >= LEVEL
+        return self.interval is not None and (self.level or 0.0) >= LEVEL
 
     def above(self, bound: float) -> bool:
         """Whether the estimated quantity is known, at `LEVEL`, to be above `bound`."""
-        return self._bounds and self.span[0] > bound
+        return (self.exact or self.certain) and self.span[0] > bound
 
     def below(self, bound: float) -> bool:
         """Whether the estimated quantity is known, at `LEVEL`, to be below `bound`."""
-        return self._bounds and self.span[1] < bound
-
-    @property
-    def _bounds(self) -> bool:
-        return self.exact or (self.interval is not None and self.certain)
+        return (self.exact or self.certain) and self.span[1] < bound
 
     def within(self, low: float, high: float) -> "Estimate":
         """Cut the intervals at `low` and `high`, between which the quantity always is."""
         least, most = min(low, self.value), max(high, self.value)
-        interval, of_mean, ci95 = (
-            ends and (max(ends[0], least), min(ends[1], most))
-            for ends in (self.interval, self.of_mean, self.ci95)
-        )
-        return replace(self, interval=interval, of_mean=of_mean, ci95=ci95)
+        return self.moved(lambda end: min(max(end, least), most))
 
     def moved(self, by: Callable[[float], float]) -> "Estimate":
         """Return the estimate of an increasing function of the quantity."""
-
-        def ends(span: Ends | None) -> Ends | None:
-            return span and (by(span[0]), by(span[1]))
-
-        interval, of_mean, ci95 = map(ends, (self.interval, self.of_mean, self.ci95))
-        return replace(self, value=by(self.value), interval=interval, of_mean=of_mean, ci95=ci95)
+        interval, ci95 = (
+            ends and (by(ends[0]), by(ends[1])) for ends in (self.interval, self.ci95)
+        )
+        return replace(self, value=by(self.value), interval=interval, ci95=ci95)
 
     def by_model(self, low: float, high: float) -> "Estimate":
         """Return the estimate with an interval that contains a model's error."""
@@ -125,8 +108,8 @@ class Estimate:
 
     def beside_value(self) -> dict[str, Any]:
         """Return the keys that stand beside "value": "ci95" is its interval with 95 %."""
-        attained = self.level is not None and self.level >= CI95
-        return self._keys(self.ci95 if self.of == MEAN else self.interval if attained else None)
+        attained = self.interval if (self.level or 0.0) >= CI95 else None
+        return self._keys(self.ci95 if self.of == MEAN else attained)
 
     def _keys(self, ci95: Ends | None) -> dict[str, Any]:
         return {
@@ -150,9 +133,8 @@ def stated(row: Mapping[str, Any], key: str = "mean", *, one_run: bool = False) 
         ends, level = row["interval90"], LEVEL
     low, high = ends or (None, None)
     interval = None if low is None else (low, math.inf if high is None else high)
-    mean = None if of == MEDIAN else interval
     value = math.nan if value is None else value
-    return Estimate(value, of, interval, level, row.get("basis", ""), mean)
+    return Estimate(value, of, interval, level, row.get("basis", ""))
 
 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
@@ -161,7 +143,7 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     The mean, unless its interval spans more than `FACTOR`, as it does where few values are skewed:
     then the median. `heavy`: no variance is known to exist, so that no interval holds a mean; the
     median is estimated, and nothing assumed of the values. `of`: what to estimate, "mean" or
-    "median", if that is decided; see `estimand`.
+    "median", if that is decided.
     """
     x = np.asarray(values, dtype=float)
     median = heavy or of == MEDIAN
@@ -170,10 +152,10 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     if not np.isfinite(x).all() or heavy:
         return _by_order(x)
     ends, wide = _mean_of_positive(x, LEVEL), _mean_of_positive(x, CI95)
-    of_mean, ci95 = (e if e[1] <= VAST * e[0] else None for e in (ends, wide))
+    ci95 = wide if wide[1] <= VAST * wide[0] else None
     if not median and (of == MEAN or ends[1] <= FACTOR * ends[0]):
-        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, of_mean, ci95)
-    result = replace(_by_order(x), of_mean=of_mean, ci95=ci95)
+        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, ci95)
+    result = replace(_by_order(x), ci95=ci95)
     if result.certain or not (x > 0).all():
         return result
     y = np.log(x)  # nearly symmetric
@@ -189,12 +171,6 @@ def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     if np.less(values, 0).any():
         return signed(values, heavy=heavy or of == MEDIAN)
     return positive(values, heavy=heavy, of=of)
-
-
-def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
-    """Return how to compare samples: by means, unless one needs a median."""
-    medians = (estimate(sample, heavy=heavy).of == MEDIAN for sample in samples)
-    return MEDIAN if heavy or any(medians) else MEAN
 
 
 def widened(chance: Estimate, drawn: Values | None) -> Estimate:
@@ -215,9 +191,8 @@ def widened(chance: Estimate, drawn: Values | None) -> Estimate:
     if logs:
         whole = value * math.exp(-down), value * float(np.exp(up))
     basis = MODEL if chance.exact else f"{chance.basis} and {MODEL}"
-    of_mean = whole if chance.of_mean or chance.exact else None
     of = MEDIAN if chance.of == MEDIAN else BEST
-    return Estimate(value, of, whole, chance.level or LEVEL, basis, of_mean)
+    return Estimate(value, of, whole, chance.level or LEVEL, basis)
 
 
 def exceeds(
@@ -265,7 +240,7 @@ def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estima
         return _by_order(x)
     mean = float(x.mean())
     ends, wide = ((mean - half, mean + half) for half in (_half(x, LEVEL), _half(x, CI95)))
-    return Estimate(mean, MEAN, ends, LEVEL, STUDENT, ends, wide)
+    return Estimate(mean, MEAN, ends, LEVEL, STUDENT, wide)
 
 
 def share(values: Values) -> Estimate:

@@ -119,7 +119,9 @@ def order(
     if not whole or (best is not None and best not in whole):
         return _by_count(values, best)
     full = max(row.size for row in whole.values())
-    of = intervals.estimand((x for x in whole.values() if x.size == full), heavy=heavy)
+    samples = (x for x in whole.values() if x.size == full)
+    skewed = heavy or any(intervals.estimate(x).of == intervals.MEDIAN for x in samples)
+    of = intervals.MEDIAN if skewed else intervals.MEAN
     means = {
         label: intervals.estimate(row, heavy=heavy, of=of).within(*terms.limits)
         for label, row in whole.items()

@@ -67,16 +67,10 @@ class Unfitted:
     error: ModelError
     family: str | None
 
-    def spread(self, quantity: str, above: bool = True) -> Spread:
-        """Return the spread of measured values around predictions with the same delays.
-
-        `above`: of those that are larger, else of those that are smaller.
-        """
-        return Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
-
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
-        """Return the spreads of smaller and of larger measured values."""
-        return self.spread(quantity, above=False), self.spread(quantity, above=True)
+        """Return the spreads of measured values below and above predictions with equal delays."""
+        model = Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
+        return model, model
 
     @property
     def basis(self) -> str:
@@ -113,10 +107,11 @@ class Uncalibrated(Unfitted):
     conditions: int
     source: str
 
-    def spread(self, quantity: str, above: bool = True) -> Spread:
-        """Return the spread by the model and by the time in links."""
-        apart = self.slower if above else self.faster
-        return super().spread(quantity, above) + Spread((apart / NORMAL) ** 2, self.conditions - 1)
+    def spreads(self, quantity: str) -> tuple[Spread, Spread]:
+        """Return the spreads by the model and by the time in links."""
+        model, freedom = super().spreads(quantity)[0], self.conditions - 1
+        below, above = (Spread((x / NORMAL) ** 2, freedom) for x in (self.faster, self.slower))
+        return model + below, model + above
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw factors of times, jointly for all programs.
@@ -147,16 +142,13 @@ class Calibrated(Unfitted):
 
     logs: Sequence[float]
 
-    def spread(self, quantity: str, above: bool = True) -> Spread:
-        """Return the spread by the model and by replicates.
-
-        No upper end is known where some replicate stalls.
-        """
-        ended = [log for log in self.logs if log < inf]
+    def spreads(self, quantity: str) -> tuple[Spread, Spread]:
+        """Return the spreads by the model and by replicates; infinite if some replicate stalls."""
+        model, ended = super().spreads(quantity)[0], [log for log in self.logs if log < inf]
         variance = float(np.var(ended, ddof=1)) + float(np.mean(ended)) ** 2
-        open_end = above and len(ended) < len(self.logs)
-        replicates = Spread(inf if open_end else variance, len(ended) - 1)
-        return super().spread(quantity, above) + replicates
+        variances = variance, variance if len(ended) == len(self.logs) else inf
+        below, above = (Spread(x, len(ended) - 1) for x in variances)
+        return model + below, model + above
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw factors of times from replicates, jointly for all programs.

@@ -130,7 +130,7 @@ def batch_means(run: Run) -> Estimate:
         return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
     size = mean / result.value  # batches differ in length
     ends, wide = ((size * low, size * high) for low, high in (result.interval, result.ci95))
-    return Estimate(mean, intervals.MEAN, ends, result.level, "batch means", ends, wide)
+    return Estimate(mean, intervals.MEAN, ends, result.level, "batch means", wide)
 
 
 def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:

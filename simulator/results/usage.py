@@ -1,6 +1,7 @@
 """Usage over the seeds of one algorithm: time of workers, lines, failures."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,8 @@ from ..scenario.scenario import Scenario
 from .run import TIMES, Run
 from .statistics import human, number, percent
 
-LOSSES = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
 WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
-OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
+AWAY = ("absent", "unselected")  # kinds of time in which a client takes no part
 
 
 def span(run: Run) -> float:
@@ -51,7 +51,7 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
     groups = [worker.group for worker in scenario.team.workers]
-    at_work = [kind for kind in TIMES if kind not in OUT]
+    at_work = [kind for kind in TIMES if kind not in ("down", *AWAY)]
     rows = []
     for group in dict.fromkeys(groups):
         ranks = [rank for rank, name in enumerate(groups) if name == group]
@@ -95,21 +95,20 @@ def hours(scenario: Scenario) -> list[str]:
 
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
-
-    def of_run(run: Run) -> list[dict[str, Any]]:
-        whole = span(run) or float("inf")
-        shares = ("saturated", "down")
-        return [
+    shares = ("saturated", "down")
+    every = [
+        [
             {key: line[key] for key in ("line", "bytes", "utilisation")}
-            | {key: min(1.0, line.get(f"{key}_seconds", 0.0) / whole) for key in shares}
+            | {
+                key: min(1.0, line.get(f"{key}_seconds", 0.0) / (span(run) or inf))
+                for key in shares
+            }
             for line in run.lines
         ]
-
-    means = over_seeds([*map(of_run, runs)]) or []
-    return [
-        mean | {"bandwidth": line["bandwidth"]}
-        for mean, line in zip(means, runs[0].lines, strict=True)
+        for run in runs
     ]
+    means = zip(over_seeds(every) or [], runs[0].lines, strict=True)
+    return [mean | {"bandwidth": line["bandwidth"]} for mean, line in means]
 
 
 def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -119,25 +118,20 @@ def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def of_job(job: Mapping[str, Any], file: str, label: str) -> str:
-    """Say at which pace a background job ran beside an algorithm."""
+    """Describe the pace of a background job beside an algorithm."""
     pace = f"{human(job['seconds_per_step'])} a step" if job["steps"] else "no step"
     return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {pace}."
 
 
 def of_failures(row: Mapping[str, Any]) -> str:
-    """Say in one line what crashes and left-out contributions cost."""
-    lost, shares, sampled = row["failures"], row["breakdown"], "unselected" in row["breakdown"]
+    """Count in one line crashes and what they left out; tables have the shares of time."""
+    lost, sampled = row["failures"], "unselected" in row["breakdown"]
     counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
-    counted |= {"absence": "absences"} if "absent" in shares else {}
+    counted |= {"absence": "absences"} if "absent" in row["breakdown"] else {}
     counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
     parts = [few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
-    spent = {"lost": 0.0, "down": 0.0, **shares}
-    out = [f"{LOSSES[kind]} {percent(spent[kind] or 0.0)}" for kind in LOSSES if kind in spent]
-    until = "until it stood still, " if lost.get("stall") else ""
-    whole = "all clients'" if sampled else "the"
-    parts.append(f"{until}{', '.join(out)} of {whole} time")
-    if not sampled:
-        parts[-1] += f"; goodput {percent(row['goodput']['mean'])}"
+    parts += ["stood still for good"] * bool(lost.get("stall"))
+    parts += [f"goodput {percent(row['goodput']['mean'])}"] * (not sampled)
     if lost["recovery_seconds"] is not None:
         parts.append(f"{human(lost['recovery_seconds'])} to recover")
     if lost.get("server_down_seconds"):

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..scenario.cluster import DAY
 from . import intervals, wording
 from .divergence import diverged
-from .intervals import Estimate, stated
+from .intervals import MODEL, Estimate, stated
 from .order import MARGIN, MOST, NO_ORDER, Order, Terms, order
 from .prediction_interval import NO_ERRORS, NO_MODELS, Models
 from .run import Run
@@ -601,7 +601,7 @@ class _Case(NamedTuple):
         ranked = ranked.stating(ranked.best, ends)
         row = self.known.rows.get(ranked.best, {})
         ends = (row.get("interval90") or {}).get(question.measure)
-        if ends and None not in ends and not ranked.estimates[ranked.best].of_model:
+        if ends and None not in ends and not ranked.estimates[ranked.best].basis.endswith(MODEL):
             low, high = ({"value": end, "unit": "s"} for end in ends)
             self.reasons.append(Reason("one-run", {"low": low, "high": high}))
         return self.conclude(question, ranked, compared)

@@ -65,7 +65,7 @@ def test_medians_lie_between_order_statistics_at_the_level_that_these_attain(see
     assert actual.interval == tuple(2.0**place for place in places)
     assert actual.level == pytest.approx(level, rel=1e-12)
     assert actual.certain == (seeds > 4)
-    assert actual.of_mean is None
+    assert actual.ci95 is None
 
 
 def test_means_of_times_that_hardly_vary_have_students_interval():
@@ -100,7 +100,7 @@ def test_no_interval_without_chance(heavy):
     """No width of 1e-15, either."""
     for times in ([3.0] * 4, [0.1 + 0.2, 0.3, 0.3], [0.0, 0.0]):
         actual = positive(times, heavy=heavy)
-        assert (actual.interval, actual.of_mean, actual.exact) == (None, None, True)
+        assert (actual.interval, actual.ci95, actual.exact) == (None, None, True)
         assert wording.amount(actual, "s").count("%") == 0
     single = positive([3.0], heavy=heavy)
     assert (single.interval, single.basis) == (None, intervals.ONE_SEED)

@@ -72,7 +72,8 @@ def _row(
 ) -> Row:
     """Return the row of a quantity; `heavy`: compare medians, for heavy tails."""
     predicted, measured = (_finite(float(np.mean(value))) for value in values)
-    ends = [intervals.estimate(value, heavy=heavy).of_mean for value in values]
+    means = [intervals.estimate(value, heavy=heavy, of=intervals.MEAN) for value in values]
+    ends = [mean.interval if mean.of == intervals.MEAN else None for mean in means]
     return _plain(label, quantity, predicted, measured) | {
         "error": relative(predicted, measured),
         "error_is": "relative",

@@ -107,6 +107,6 @@ def check(
     return LogCheck(
         path.name, label, pace["mean"], pace.get("interval90"), intervals.stated(pace).interval,
         float(rows.seconds.sum() / rows.steps.sum()),
-        intervals.estimate([block.mean() for block in blocks]).of_mean,
+        intervals.estimate([block.mean() for block in blocks], of=intervals.MEAN).interval,
         int(rows.steps.sum()), fitted_to(run.table, path), (*rows.notes, *notes),
     )  # fmt: skip

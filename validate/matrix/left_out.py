@@ -91,7 +91,7 @@ def _judged(cell: Row, quantity: str, model: Unfitted | None) -> Row:
         return row
     apart, paired = cell["independent"][quantity], cell[quantity]
     stated, predicted, measured = (apart[key] for key in ("interval90", "predicted", "measured"))
-    error = model.spread(quantity)
+    error = model.spreads(quantity)[1]
     if stated and stated[0] and predicted and measured:
         (low, high), half = stated, Spread(1.0, FREEDOM).within()
         chance = Spread((math.log(predicted / low) / half) ** 2, FREEDOM)

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from paceline.simulator.engines import dispatch
 from paceline.simulator.load.load import load, parse
-from paceline.simulator.results.intervals import CI95, LEVEL, difference, positive
+from paceline.simulator.results.intervals import CI95, LEVEL, MEAN, difference, positive
 from paceline.simulator.results.prediction_interval import intervals as predicted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
@@ -91,9 +91,9 @@ def over_seeds(blocks: int) -> list[Row]:
     """
     world = figure2(20)
     runs, pace = run(world, 0, blocks * SEEDS), truths(world)["ssgd"]
-    paces = [positive(block) for block in cut([seconds_per_step(item) for item in runs])]
+    paces = [positive(block, of=MEAN) for block in cut([seconds_per_step(item) for item in runs])]
     actual = [
-        row(f"{LEVEL:.0%} of seconds per step", pace, [interval.of_mean for interval in paces]),
+        row(f"{LEVEL:.0%} of seconds per step", pace, [item.interval for item in paces]),
         row(f"{CI95:.0%} of seconds per step (`ci95`)", pace, [item.ci95 for item in paces]),
     ]
     falling = parse(
@@ -108,7 +108,8 @@ def over_seeds(blocks: int) -> list[Row]:
     runs = run(falling, 0, blocks * SEEDS)
     losses = runs[0].curve["loss"]
     steps = float(np.interp(-TARGET, [-loss for loss in losses], runs[0].curve["step"]))
-    times = [positive(block).of_mean for block in cut([crossing(item, TARGET) for item in runs])]
+    times = cut([crossing(item, TARGET) for item in runs])
+    times = [positive(block, of=MEAN).interval for block in times]
     return [*actual, row(f"{LEVEL:.0%} of the time to a target", steps * pace, times)]
 
 
