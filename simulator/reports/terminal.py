@@ -13,7 +13,6 @@ from rich.table import Table
 from ..inputs import messages, untrusted
 from ..results import consumption, wording
 from ..results.columns import (
-    NIGHTS,
     RESULT_COLUMNS,
     SIMULATE,
     STATED,
@@ -21,7 +20,6 @@ from ..results.columns import (
     ResultColumn,
     estimate_of,
     ranked_by,
-    to_target,
 )
 from ..results.intervals import USUAL, stated
 from ..results.run import TIMES
@@ -66,32 +64,24 @@ def summary(result: "Result") -> Table:
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     digits = loss_digits(row["loss"]["last"] for row in rows)
     columns: dict[str, Cell] = {"algorithm": _named}
-    for column in _summary_columns(rows, target):
+    always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
+    left_out = OF_CLIENTS if _sampled(rows) else ()
+    for column in RESULT_COLUMNS:
+        there = column.key in always or any(column.of_summary(row) is not None for row in rows)
+        if not there or SIMULATE not in column.shown_in or column.key in left_out:
+            continue
         heading = _heading(column, target and f"loss {target:g}", usual)
         modelled = STATED.get(column.key) in rows[0].get("interval90", {})
         if modelled:
             heading = heading.partition("\n")[0] + f"\n({USUAL})"
-        beneath = _stacked if modelled else _beneath
         cell = partial(column.cell, seeds=seeds, usual=usual, digits=digits)
-        columns[heading] = partial(beneath, cell)
+        columns[heading] = partial(_stacked if modelled else _beneath, cell)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
     kinds = _kinds(rows)
     if len(kinds) <= FEW:
         columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
     return _table(rows, columns, strong=result.pick["label"])
-
-
-def _summary_columns(rows: Sequence[Row], target: float | None) -> list[ResultColumn]:
-    """Return the columns of a summary: those with some value, and a few always."""
-    always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
-    sampled = _sampled(rows)
-    return [
-        column
-        for column in RESULT_COLUMNS
-        if SIMULATE in column.shown_in and not (column.key in OF_CLIENTS and sampled)
-        if column.key in always or any(column.of_summary(row) is not None for row in rows)
-    ]
 
 
 def language(result: "Result") -> list[Table]:
@@ -210,75 +200,43 @@ def _mean_of(column: ResultColumn, row: Row) -> str:
 def sweep(result: "SweepResult") -> Table:
     """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and its results."""
     rows, columns = distinct(result)
-    rows = rows[:SWEEP_ROWS]
+    rows, ranked = rows[:SWEEP_ROWS], ranked_by(result.rows)
     columns["algorithm"] = _algorithm(result)
     texts = len(columns)
-    until = _until_target(result, rows)
-    keys = _sweep_keys(result, rows)
-    ranked = ranked_by(result.rows)
+    stated_keys = {key for row in result.rows for key, value in row.items() if value is not None}
+    keys = {"seconds_per_step", *stated_keys}
+    keys |= {"time_to_target_s"} if "reached" in stated_keys else set()
+    keys |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
+    sampled = "gradients_per_hour" in stated_keys
+    keys -= {"seconds_per_step", "rounds"} if sampled else set()  # for which there is no room
     for column in RESULT_COLUMNS:
+        if SWEEP not in column.shown_in or column.key not in keys:
+            continue
+        heading, cell = column.heading, partial(_value_of, column)
         if column.key == "time_to_target_s":
-            columns |= until if column.key in keys else {}
-        elif SWEEP in column.shown_in and column.key in keys:
-            cell: Cell = partial(_value_of, column)
-            heading = column.heading
-            if column.key == "final_loss":
-                digits = loss_digits(row[column.key] for row in rows)
-                cell = partial(_final_of_sweep, digits)
-            if column is ranked and any(_ends_of(row, column.key) for row in rows):
-                cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
-            columns[heading] = cell
+            target = result.scenario.run.target_loss
+            constant = target is not None and "run.target_loss" not in result.vary
+            times = (row for row in rows if row[column.key] is not None)
+            usual = wording.usual(estimate_of(row, column.key) for row in times)
+            heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
+            cell = partial(_beneath, partial(_to_target, usual))
+        elif column.key == "final_loss":
+            cell = partial(_final_of_sweep, loss_digits(row[column.key] for row in rows))
+        if column is ranked and any(_ends_of(row, column.key) for row in rows):
+            cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
+        columns[heading] = cell
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
-    if not any(row.get("gradients_per_hour") is not None for row in result.rows):
-        # beside what is shown of clients there is no room
+    if not sampled:
         heading = _spent([share.removesuffix("_share") for share in shares])
         columns[heading] = lambda row: _shares(row[share] for share in shares)
-    table = _table(rows, columns, texts)
-    for shown in table.columns:
-        shown.no_wrap = shown.no_wrap and shown.header not in until
-    return table
+    return _table(rows, columns, texts)
 
 
 def _algorithm(result: "SweepResult") -> Cell:
     """Return the name of a row's algorithm: its program, where no two have the same."""
-    brief = len({row["program"] for row in result.rows}) == len(
-        {(row["label"], row["program"]) for row in result.rows}
-    )
-
-    def named(row: Row) -> str:
-        name = row["program" if brief else "label"]
-        return f"{name} (a bound)" if row["label"] in result.bounds else str(name)
-
-    return named
-
-
-def _until_target(result: "SweepResult", rows: Sequence[Row]) -> dict[str, Cell]:
-    """Return the columns of what it takes to reach the target: time, or nights and bytes."""
-    target = result.scenario.run.target_loss
-    constant = target is not None and "run.target_loss" not in result.vary
-    column = to_target(rows)
-    timed = [row for row in rows if row["time_to_target_s"] is not None]
-    usual = wording.usual(estimate_of(row, column.key) for row in timed)
-    heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
-    cells: dict[str, Cell] = {heading: partial(_to_target, usual, column)}
-    if column is NIGHTS:
-        of_client = "bytes/\nclient" + f"\n({usual})" * bool(usual)
-        cells[of_client] = partial(_beneath, partial(_bytes_to_target, usual))
-    return cells
-
-
-def _sweep_keys(result: "SweepResult", rows: Sequence[Row]) -> set[str]:
-    """Return the keys of the columns of a sweep, without those that there is no room for."""
-    stated_keys = {key for row in result.rows for key, value in row.items() if value is not None}
-    nights = to_target(rows) is NIGHTS
-    keys = {"seconds_per_step", *stated_keys}
-    keys |= {"time_to_target_s"} if "reached" in stated_keys else set()
-    keys |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
-    keys -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in stated_keys else set()
-    keys -= {"gradients_per_hour", "seconds_per_round"} if nights else set()
-    if nights and all(row["time_to_target_s"] is not None for row in rows):
-        keys -= {"final_loss"}
-    return keys
+    pairs = {(row["label"], row["program"]) for row in result.rows}
+    key = "program" if len({program for _, program in pairs}) == len(pairs) else "label"
+    return lambda row: _named({"label": row[key], "bound": row["label"] in result.bounds})
 
 
 def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
@@ -302,7 +260,8 @@ def _with_ends(cell: Cell, key: str, row: Row) -> str:
 
 def _ends_of(row: Row, key: str) -> str:
     """Return the interval of a loss or a pace that is wide enough to be shown."""
-    if row[key] is None or (estimate := estimate_of(row, key)).narrow:
+    untold = row[key] is None or key == "time_to_target_s"  # whose cell has it
+    if untold or (estimate := estimate_of(row, key)).narrow:
         return ""
     low, high = estimate.span
     if key == "final_loss":
@@ -332,28 +291,21 @@ def _final_of_sweep(digits: int, row: Row) -> str:
 
 def _varied(key: str, programs: Collection[str]) -> Cell:
     """Return the value of a key that is varied; "-" in rows of programs that do not have it."""
-    table, _, rest = key.partition(".")
-    name = rest.partition(".")[0]
-    if table != "algorithm" or name not in programs:
-        return _text(key)
-    return lambda row: toml(row[key]) if row["program"] == name else "-"
+    table, name, *_ = [*key.split("."), ""]
+    of_one = table == "algorithm" and name in programs
+    return lambda row: toml(row[key]) if not of_one or row["program"] == name else "-"
 
 
 def _text(key: str) -> Cell:
     return lambda row: toml(row[key])
 
 
-def _to_target(usual: str, column: ResultColumn, row: Row) -> str:
+def _to_target(usual: str, row: Row) -> str:
     if row["reached"] is None:
         return "-"
     if row["reached"] < row["seeds"]:
         return f"{row['reached']} of {row['seeds']} seeds" if row["reached"] else "not reached"
-    cell = wording.cell(estimate_of(row, column.key), column.unit, usual)
-    return cell.replace(" (median", "\n(median").replace(" %: ", " %:\n")  # they have no room
-
-
-def _bytes_to_target(usual: str, row: Row) -> str:
-    return wording.cell(estimate_of(row, "client_bytes_to_target"), "B", usual)
+    return wording.cell(estimate_of(row, "time_to_target_s"), "s", usual)
 
 
 def tune(result: "TuneResult") -> list[Table | str]:

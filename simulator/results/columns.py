@@ -7,8 +7,8 @@ report page's table of results; `shown_in` names fewer of these.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite, nan
 from pathlib import Path
@@ -135,24 +135,7 @@ RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_pe
 """Keys of the columns that algorithms are ranked by: the first that has a value."""
 
 
-NIGHTS = replace(
-    BY_KEY["time_to_target_s"],
-    key="nights_to_target",
-    heading="nights\nto {target}\n({kind})",
-    words="nights to target",
-    unit="",
-)
-
-
-def to_target(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
-    """Return the column of the time to a target: nights, if clients work only then."""
-    reached = [row for row in rows if row.get("time_to_target_s") is not None]
-    nights = reached and all(row.get(NIGHTS.key) is not None for row in reached)
-    return NIGHTS if nights else BY_KEY["time_to_target_s"]
-
-
 def ranked_by(rows: Sequence[Mapping[str, Any]]) -> ResultColumn:
-    """Return the column of `RANKING` that rows of a sweep are compared by; see `to_target`."""
+    """Return the column of `RANKING` that rows of a sweep are compared by."""
     given = {key for row in rows for key in RANKING if row.get(key) is not None}
-    key = next((key for key in RANKING if key in given), RANKING[-1])
-    return to_target(rows) if key == "time_to_target_s" else BY_KEY[key]
+    return BY_KEY[next((key for key in RANKING if key in given), RANKING[-1])]

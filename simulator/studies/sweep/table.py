@@ -26,7 +26,6 @@ from ...results.columns import (
     estimate_columns,
     estimate_of,
     ranked_by,
-    to_target,
 )
 from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
@@ -111,8 +110,6 @@ class SweepResult(Display):
 
     def _table(self) -> list[dict[str, str]]:
         columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
-        until = to_target(self.rows)
-        columns = [until if column.key == "time_to_target_s" else column for column in columns]
         return [
             {key: text(row[key]) for key in self.vary}
             | {"algorithm": row["label"]}
