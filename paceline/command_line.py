@@ -129,6 +129,8 @@ STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a 
     "overwrite": (bool, OVERWRITE),
     "figure": (str, FIGURE),
 }
+Answer = tuple[Callable[[], Any], Callable[[], Iterable[Any]], Iterable[str]]
+"""The document of --json, the parts to print without it, and notes."""
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _explain: ContextVar[bool] = ContextVar("explain", default=False)
 QUIET = _flag("--quiet", "Print results, errors and what is extrapolated: no progress.", "-q")
@@ -140,28 +142,32 @@ def _command(
 ) -> Callable[[Any], Any]:
     """Register a command, which also takes --quiet.
 
-    A `study` takes the options of `STUDY`, except `but`, as keywords, before its last option,
-    --json; `changed`: other options in place of some. `hidden`: an old name of a command.
+    A `study` takes the options of `STUDY`, except `but`, as keywords; `changed`: other options in
+    place of some. What returns an `Answer` also takes --json. `hidden`: an old name of a command.
     """
 
-    def register(run: Callable[..., None]) -> Callable[..., None]:
+    def register(run: Callable[..., Any]) -> Callable[..., Any]:
+        signature, kind = inspect.signature(run), inspect.Parameter.KEYWORD_ONLY
+        answers = signature.return_annotation is not None
+
         @wraps(run)
         def command(*, quiet: bool, explain: bool = False, **given: Any) -> None:
             _quiet.set(quiet or _quiet.get())
             _explain.set(explain)
-            run(**given)
+            as_json = given["as_json"] if "as_json" in own else given.pop("as_json", False)
+            if answer := run(**given):
+                _answer(as_json, *answer)
 
-        kind = inspect.Parameter.KEYWORD_ONLY
-        own = [each for each in inspect.signature(run).parameters.values() if each.name != "given"]
+        own = {key: one.replace(kind=kind) for key, one in signature.parameters.items()}
+        own.pop("given", None)
+        options = {key: option for key, option in STUDY.items() if study and key not in but}
+        options |= {"as_json": (bool, AS_JSON)} if answers and "as_json" not in own else {}
+        options |= {"quiet": (bool, QUIET)} | ({"explain": (bool, EXPLAIN)} if study else {})
         shared = [
             inspect.Parameter(key, kind, default=changed.get(key, option), annotation=annotation)
-            for key, (annotation, option) in STUDY.items()
-            if study and key not in but
+            for key, (annotation, option) in options.items()
         ]
-        said = {"quiet": QUIET} | ({"explain": EXPLAIN} if study else {})
-        last = [inspect.Parameter(key, kind, default=v, annotation=bool) for key, v in said.items()]
-        own = [each.replace(kind=kind) for each in own]
-        parameters = [*own[:-1], *shared, *own[-1:], *last]
+        parameters = [*own.values(), *shared]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         app.command(name, hidden=hidden)(command)
         return run
@@ -207,7 +213,7 @@ def _paceline(
 
 
 @_command("simulate", study=True)
-def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
+def _simulate(scenario: str = SCENARIO, **given: Any) -> Answer:
     """Simulate every algorithm of a scenario: error against time.
 
     Also says which algorithm to pick, and how certain that is. Results go to --out (default:
@@ -238,7 +244,7 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
             f"{FILES}{how['out']}",
         ]
 
-    _answer(as_json, result.json, parts, result.notes)
+    return result.json, parts, result.notes
 
 
 @_command("sweep", study=True)
@@ -253,9 +259,8 @@ def _sweep(
     points: Path | None = _option(
         "FILE", "Read the points from a CSV file, headed by a line of keys."
     ),
-    as_json: bool = AS_JSON,
     **given: Any,
-) -> None:
+) -> Answer:
     """Simulate a scenario at many values of its keys, into one table.
 
     The last --vary varies fastest. Results go to --out (default: runs/NAME-sweep), which keeps
@@ -272,12 +277,8 @@ def _sweep(
     rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS
     lines = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
     lines.append(f"{FILES}{how['out']}")
-    _answer(
-        as_json,
-        result.json,
-        lambda: [result.verdict.sentence, terminal.sweep(result), *lines],
-        result.notes,
-    )
+    parts = [result.verdict.sentence, terminal.sweep(result), *lines]
+    return result.json, lambda: parts, result.notes
 
 
 @_command("solve", "figure", study=True)
@@ -297,9 +298,8 @@ def _solve(
         "LOW,HIGH",
         "The range to search; default: a thousandth to a thousand times the scenario's value.",
     ),
-    as_json: bool = AS_JSON,
     **given: Any,
-) -> None:
+) -> Answer:
     """Find the value of a key from which a condition holds.
 
     Refuses to answer if the number both rises and falls with the key. Results go to --out
@@ -311,7 +311,7 @@ def _solve(
     with _study(scenario, "-solve", *bar, figure=FIGURES, **given) as (loaded, how):
         result = solve(loaded, vary, condition, between=between, **how)
     lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
-    _answer(as_json, result.json, lambda: [*result.sentences, *lines], loaded.notes)
+    return result.json, lambda: [*result.sentences, *lines], loaded.notes
 
 
 @_command("fit", "figure", study=True, out=_out("DIR", RESULTS, "--out"))
@@ -323,9 +323,8 @@ def _fit(
     fitted: Path | None = _out(
         "FITTED.toml", "Write the scenario here, with the values found.", "-o", "--fitted"
     ),
-    as_json: bool = AS_JSON,
     **given: Any,
-) -> None:
+) -> Answer:
     """Fit keys of a scenario to known numbers.
 
     Prints the values with intervals, which keys the targets do not determine, what remains
@@ -335,18 +334,15 @@ def _fit(
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import export
     from paceline.simulator.results import store
-    from paceline.simulator.results.store import free_file
     from paceline.simulator.studies.display.display import extra
     from paceline.simulator.studies.fit.fit import fit
 
     overwrite, sets = given["overwrite"], given["overrides"] or ()
     if fitted:
         extra("tomlkit", "explore")  # before anything is computed
-        free_file(fitted, None, given=True, overwrite=overwrite)
-    with _study(scenario, "-fit", "fitting", "points, at most", figure=FIGURES, **given) as (
-        loaded,
-        how,
-    ):
+        store.free_file(fitted, None, given=True, overwrite=overwrite)
+    bar = ("fitting", "points, at most")
+    with _study(scenario, "-fit", *bar, figure=FIGURES, **given) as (loaded, how):
         result = fit(loaded, targets, **how)
     lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
     if fitted:
@@ -354,7 +350,7 @@ def _fit(
         with store.writing(fitted, "choose another -o"):
             store.write_free(fitted, data, given=True, overwrite=overwrite)
         lines.append(f"Scenario: {fitted}")
-    _answer(as_json, result.json, lambda: [*terminal.fit(result), *result.sentences, *lines])
+    return result.json, lambda: [*terminal.fit(result), *result.sentences, *lines], ()
 
 
 @_command(
@@ -402,9 +398,8 @@ def _tune(
     ),
     trials: int = _count("Largest number of configurations to try.", default="256"),
     preset: str | None = _option("adacomm-tau0", "Search as a paper proposes."),
-    as_json: bool = AS_JSON,
     **given: Any,
-) -> None:
+) -> Answer:
     """Search for the best algorithm and parameters.
 
     Tries what [tune] lists; prints ties with the best, and the cost of each choice if an input is
@@ -421,7 +416,7 @@ def _tune(
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
     lines = [*_reasons(result.verdict.why), count, f"{FILES}{how['out']}"]
     parts = [result.verdict.sentence, *terminal.tune(result), *lines]
-    _answer(as_json, result.json, lambda: parts, result.notes)
+    return result.json, lambda: parts, result.notes
 
 
 @_command(
@@ -449,9 +444,8 @@ def _validate(
         callback=_possible,
     ),
     device: str = DEVICE,
-    as_json: bool = AS_JSON,
     **given: Any,
-) -> None:
+) -> Answer:
     """Train for real, and compare with the prediction.
 
     Each worker is a process. Results go to --out (default: runs/NAME-validate): the run directories
@@ -461,9 +455,7 @@ def _validate(
     With --matrix, runs go to --out (default: runs/matrix) and the page to --report.
     """
     if matrix:
-        out = given["out"] or Path("runs/matrix")
-        _matrix(scenario, only, report, device, out, as_json, plan)
-        return
+        return _matrix(scenario, only, report, device, given["out"] or Path("runs/matrix"), plan)
     if plan:
         raise InputError("validate --plan: of the matrix alone; add --matrix")
     if scenario is None:
@@ -481,18 +473,12 @@ def _validate(
         spent = terminal.spent(result.measured.algorithms)
         return [table, *spent, *_compared(result.comparison), f"{FILES}{how['out']}"]
 
-    _answer(as_json, result.json, parts, result.notes)
+    return result.json, parts, result.notes
 
 
 def _matrix(
-    scenario: str | None,
-    only: str | None,
-    report: Path,
-    device: str,
-    out: Path,
-    as_json: bool,
-    plan: bool,
-) -> None:
+    scenario: str | None, only: str | None, report: Path, device: str, out: Path, plan: bool
+) -> Answer:
     """Run the validation matrix, or say what it would run, and print which of its aims were met."""
     if scenario is not None:
         raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
@@ -500,15 +486,14 @@ def _matrix(
     module = _torch("paceline.validate.matrix.matrix")
     if plan:
         names, sentence = module.plan(names, device)
-        _answer(as_json, lambda: {"conditions": names, "sentence": sentence}, lambda: [sentence])
-        return
+        return lambda: {"conditions": names, "sentence": sentence}, lambda: [sentence], ()
     with _resumable(out), _progress("training", "real runs, left") as progress:
         result = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note
         )
     page = _torch("paceline.validate.matrix.page")
     file = report / f"{page.file_stem(result.machine)}.md"
-    _answer(as_json, result.json, lambda: [page.table(result), f"{FILES}{file}"])
+    return result.json, lambda: [page.table(result), f"{FILES}{file}"], ()
 
 
 def _torch(module: str) -> Any:
@@ -541,8 +526,7 @@ def _reproduce(
     out: Path = _option(
         "DIR", "Directory for finished runs.", "-o", "--out", default=Path("runs/reproduce")
     ),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Check the claims of four papers.
 
     Prints their numbers beside ours, with verdicts and reasons, and writes the page,
@@ -565,12 +549,9 @@ def _reproduce(
             progress=progress,
             say=None if sys.stderr.isatty() else _note,
         )
-    line = f"{FILES}{(report or out) / 'reproduction.md'}"
-    _answer(
-        as_json,
-        lambda: claims,
-        lambda: [terminal.claims(claims["claims"]), terminal.verdicts(claims["summary"]), line],
-    )
+    parts = [terminal.claims(claims["claims"]), terminal.verdicts(claims["summary"])]
+    parts.append(f"{FILES}{(report or out) / 'reproduction.md'}")
+    return lambda: claims, lambda: parts, ()
 
 
 @_command("explore")
@@ -625,8 +606,7 @@ def _probe(
     smoke: bool = SMOKE,
     out: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Measure this machine for a minute, and write a profile.
 
     Measures computing, collectives, messages, and their overheads. Use the profile in a scenario
@@ -637,8 +617,7 @@ def _probe(
     report, --out FILE.json, can be attached to an issue: it names no user, host or path.
     """
     if check:
-        _check(device, smoke, out, overwrite, as_json)
-        return
+        return _check(device, smoke, out, overwrite)
     parts = [each.strip() for each in workers.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
@@ -665,7 +644,7 @@ def _probe(
     summary = _torch("paceline.validate.calibration.terminal").probe
     line = f"{PROFILE}{where}"
     notes = profile.tables["calibration"]["notes"]
-    _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), line], notes)
+    return lambda: profile.tables, lambda: [*summary(profile), line], notes
 
 
 @_command("doctor", hidden=True)
@@ -674,21 +653,18 @@ def _check(
     smoke: bool = SMOKE,
     out: Path | None = _out("FILE.json", "Report to write."),
     overwrite: bool = OVERWRITE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Report what this machine offers to `validate`: the old name of `probe --check`."""
     module = _torch("paceline.validate.probe.doctor")
     from paceline.simulator.results import store
-    from paceline.simulator.results.store import free_file
 
-    where = out and free_file(out, None, given=True, overwrite=overwrite)
+    where = out and store.free_file(out, None, given=True, overwrite=overwrite)
     with _progress("smoke test", "parts, left") as progress:
         diagnosis = module.diagnose(device=device, smoke=smoke, progress=progress)
     if where:
         store.write(where, store.dump(diagnosis.json()))
-    tables = _torch("paceline.validate.probe.doctor").tables
-    lines = [f"{FILES}{where}"] if where else []
-    _answer(as_json, diagnosis.json, lambda: [*tables(diagnosis), diagnosis.sentence, *lines])
+    lines = [diagnosis.sentence, *([f"{FILES}{where}"] if where else [])]
+    return diagnosis.json, lambda: [*module.tables(diagnosis), *lines], ()
 
 
 @_command("calibrate")
@@ -704,8 +680,7 @@ def _calibrate(
     base: Path | None = _option(
         "PROFILE.toml", "A profile that supplies what the runs do not show."
     ),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Fit a profile to measured runs.
 
     Fits compute times, overheads and network. Use the profile in a scenario with
@@ -720,7 +695,7 @@ def _calibrate(
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
     _note_name(where, PROFILE_FILE, profile)
     tables, line = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
-    _answer(as_json, result.json, lambda: [*tables(result), result.sentence, line], result.notes)
+    return result.json, lambda: [*tables(result), result.sentence, line], result.notes
 
 
 @_command("fit-loss")
@@ -757,8 +732,7 @@ def _fit_loss(
         "LOSS.toml", "The file to write.", "-o", "--out", default=Path("loss.toml")
     ),
     overwrite: bool = OVERWRITE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Fit an [objective] to the losses of short runs, and draw it beside LOSS.toml.
 
     Use the file in a scenario with extends = "LOSS.toml". Any training loop will do: the options
@@ -772,7 +746,7 @@ def _fit_loss(
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}
     lines = [*result.sentences, f"{OBJECTIVE}{where}"]
-    _answer(as_json, lambda: document, lambda: lines, result.notes)
+    return lambda: document, lambda: lines, result.notes
 
 
 def _note_name(path: Path, usual: str, given: Path | None) -> None:
@@ -797,8 +771,7 @@ def _compare(
     out: Path | None = _out("DIR", "Write comparison.json and figures here."),
     overwrite: bool = OVERWRITE,
     figure: str = FIGURE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Compare a predicted run directory with a measured one, or with a log.
 
     Prints the errors of each algorithm, what the real system adds, and what explains the
@@ -809,8 +782,7 @@ def _compare(
         columns = dict(text.partition("=")[::2] for text in column)
         against = _torch("paceline.validate.logs.against").check
         check = against(predicted, measured, label=label, warmup=warmup, columns=columns)
-        _answer(as_json, check.json, lambda: [check.sentence], check.notes)
-        return
+        return check.json, lambda: [check.sentence], check.notes
     from paceline.validate.comparison.compare import compare
 
     result = compare(predicted, measured, as_measured=as_measured)
@@ -818,7 +790,7 @@ def _compare(
         with _figures(figure):
             result.save(out, overwrite)
     lines = [f"{FILES}{out}"] if out else []
-    _answer(as_json, result.json, lambda: [*_compared(result), *lines], result.notes)
+    return result.json, lambda: [*_compared(result), *lines], result.notes
 
 
 def _compared(result: Any) -> list[Any]:
@@ -872,8 +844,7 @@ def _report(
         "The file to write; default: report.html in the first directory, or the next free name.",
     ),
     overwrite: bool = OVERWRITE,
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Write one HTML page about runs.
 
     The page shows the pick, how certain that is, and every figure; it opens offline. Several runs
@@ -883,7 +854,7 @@ def _report(
 
     path = report(runs, out, overwrite)
     _note_name(path, "report.html", out)
-    _answer(as_json, lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"])
+    return lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"], ()
 
 
 @_command("schema", hidden=True)
@@ -897,8 +868,7 @@ def _schema() -> None:
 @_command("list")
 def _list(
     name: str = typer.Argument(metavar=LISTED),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer | None:
     """List algorithms, distributions, objectives or scenarios; or print a scenario's JSON Schema.
 
     The schema is for editors, which complete and check keys by it.
@@ -908,11 +878,11 @@ def _list(
 
     if name == "schema":
         _schema()
-        return
+        return None
     if name not in LISTS:
         raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}, schema")
     rows = LISTS[name]()
-    _answer(as_json, lambda: rows, lambda: [terminal.listing(rows)])
+    return lambda: rows, lambda: [terminal.listing(rows)], ()
 
 
 def _answer(
@@ -991,10 +961,9 @@ def _notes(notes: Iterable[str]) -> None:
         if _explain.get():
             _note(note)
         elif EXTRAPOLATED in note:  # even where the user wants no notes
-            far = re.findall(rf"{EXTRAPOLATED} \(([^)]*)\)", note) if RESTS in note else []
-            reasons = "; ".join(dict.fromkeys(part for why in far for part in why.split("; ")))
-            short = f"{EXTRAPOLATED} losses, as the tables mark them: {reasons}"
-            _note(short if reasons else note, even_if_quiet=True)
+            far = dict.fromkeys(re.findall(rf"{EXTRAPOLATED} \(([^)]*)\)", note))
+            short = f"{EXTRAPOLATED} losses, as the tables mark them: {'; '.join(far)}"
+            _note(short if RESTS in note else note, even_if_quiet=True)
         elif not any(text in note for text in ASIDES):
             _note(note)
 
