@@ -617,7 +617,8 @@ def _probe(
     report, --out FILE.json, can be attached to an issue: it names no user, host or path.
     """
     if check:
-        return _check(device, smoke, out, overwrite)
+        checked: Answer = _check(device, smoke, out, overwrite)
+        return checked
     parts = [each.strip() for each in workers.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")

@@ -342,19 +342,14 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     columns[f"{heading}\n({usual})" if usual else heading] = value
     if any(row["to_reference"] for row in rows):
         above = "\n".join([*wrap(f"loss above {result.reference}", HEADING), f"({USUAL})"])
-        columns[above] = partial(_beneath, _above)
+        columns[above] = partial(_beneath, wording.above_reference)
     if any("at_equal_loss" in row for row in rows):
-        columns[f"days at\nequal loss\n({USUAL})"] = partial(_beneath, _at_equal_loss)
+        columns[f"days at\nequal loss\n({USUAL})"] = partial(_beneath, wording.at_equal_loss)
     columns["seeds"] = _text("seeds")
     if any(row["basis"] for row in rows):  # both leave too few columns
         del columns["seeds"]
         columns["basis"] = lambda row: row["basis"] or "-"
     return _table(rows, columns, strong=verdict.pick)
-
-
-def _at_equal_loss(row: Row) -> str:
-    days = row.get("at_equal_loss")
-    return wording.cell(stated(days, "value"), "") if days else "-"
 
 
 def _reached_value(objective: Any, row: Row, digits: int) -> str:
@@ -378,11 +373,6 @@ def _regrets(rows: Sequence[Row]) -> Table:
         changes = ", ".join(f"{100 * world['change']:+z.0f} %" for world in worlds)
         columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
     return _table([{"label": label} for label in rows[0]["values"]], columns)
-
-
-def _above(row: Row) -> str:
-    share = row["to_reference"]
-    return wording.above(share["value"], share["interval"]) if share else "-"
 
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:

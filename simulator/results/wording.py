@@ -101,6 +101,18 @@ def above(share: float, interval: Sequence[float] | None) -> str:
     return (NO_GAIN if gain else f"{share:+z.2%}") + (f" ({ends})" if ends else "")
 
 
+def above_reference(row: Mapping[str, Any]) -> str:
+    """Format the loss of a configuration above that of data-parallel training."""
+    share = row.get("to_reference")
+    return above(share["value"], share["interval"]) if share else "-"
+
+
+def at_equal_loss(row: Mapping[str, Any]) -> str:
+    """Format the days of a configuration to the loss of data-parallel training."""
+    days = row.get("at_equal_loss")
+    return cell(stated(days, "value"), "") if days else "-"
+
+
 def level(estimate: Estimate) -> str:
     """Return the level that an interval attains: "90 %", "87.5 %"."""
     return f"{100 * (estimate.level or LEVEL):.3g} %"

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,11 +20,10 @@ import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.simulator.reports.page import changes, reading, runs
+from paceline.simulator.reports.page import changes, reading
 from paceline.simulator.reports.page.page import report
-from paceline.simulator.reports.page.parts import PageTable
-from paceline.simulator.reports.page.searches import ranking
-from paceline.simulator.reports.page.series import series
+from paceline.simulator.reports.page.runs import series
+from paceline.simulator.reports.page.studies import ranking
 from paceline.simulator.results import read, store, usage, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
@@ -219,8 +217,12 @@ def test_lines_differ_without_their_colours(run):
     rows = {f"a tau={tau}": row for tau, row in enumerate([*first.main.rows.values()] * 20)}
     many = replace(first, sides={"predicted": replace(first.main, rows=rows)})
     lines = series([many])
-    assert len({(line.look.dash, line.look.symbol) for line in lines}) == len(lines) == 60
-    assert [line.title for line in lines[:2]] == ["tau=0", "tau=1"]
+    assert (
+        len({(line.curves.look.dash, line.curves.look.symbol) for line in lines})
+        == len(lines)
+        == 60
+    )
+    assert [line.curves.name for line in lines[:2]] == ["tau=0", "tau=1"]
 
 
 @looped(
@@ -316,19 +318,19 @@ def test_plotly_shows_a_literal_as_it_is():
 def test_the_data_stay_small(run, folder):
     assert len(json.dumps(figures(text(run, out=folder / "r.html")))) < 4e5
     first = series(reading.read([run]))[0]
-    many = [replace(first, key=str(number)) for number in range(100)]
-    panel = error_panel([line.curves for line in many], 0.5, "loss")
+    many = [first.curves._replace(key=str(number)) for number in range(100)]
+    panel = error_panel(many, 0.5, "loss")
     assert len(json.dumps(described(panel))) < 1e6
 
 
 def test_sampling_keeps_the_values(run):
     for line in series(reading.read([run])):
         for column in ("loss", "bytes"):
-            time, values = on_a_grid(line.runs, column)
+            time, values = on_a_grid(line.curves.runs, column)
             assert np.all(np.diff(time) > 0)
-            first = max(each.curve["time"][1] for each in line.runs)
+            first = max(each.curve["time"][1] for each in line.curves.runs)
             assert not ((time > time[0]) & (time < first)).any()  # nothing is invented there
-            for each, seen in zip(line.runs, values, strict=True):
+            for each, seen in zip(line.curves.runs, values, strict=True):
                 expected = np.interp(time, each.curve["time"], each.curve[column])
                 np.testing.assert_allclose(seen, expected)
 
@@ -602,17 +604,6 @@ def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, m
     assert out.read_text() == "another's"
 
 
-def test_many_links_of_one_kind_share_a_row_and_are_told_apart_on_demand():
-    sent = {f"server->worker {rank}": 1e6 * (rank + 1) for rank in range(29)}
-    ring = {f"worker {rank}->worker {rank + 1}": 2e6 for rank in range(9)}
-    line = SimpleNamespace(name="fedavg", row={"links": sent | ring, "duration": 10})
-    rows = runs.links(line)
-    assert rows[0][1:4] == ("server → worker 0", "1.00 MB", "100 kB/s")
-    assert len(rows) == len(line.row["links"])
-    shown, folded = PageTable("", ["link"], rows).folded_after(24, 600)
-    assert len(shown.rows) + len(folded.rows) == len(rows)
-
-
 def test_what_would_change_it_is_what_longer_simulations_say(folder):
     """Constant times, so that the short simulations of the page are exact."""
     plans = {"name": "ssgd"}, {"name": "local-sgd", "tau": 8}
@@ -686,5 +677,5 @@ def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time
     (mark,) = [each for each in error_panel([line.curves], 5.2, "loss").lines if each.x_bars]
     assert mark.x_bars[1] == [pytest.approx(own.span[1] / size)]
     row["interval90"]["time_to_target"] = [low, None]  # some draw never reaches the target
-    mark = described(error_panel([replace(line, row=row).curves], 5.2, "loss"))["data"][-1]
+    mark = described(error_panel([line.curves._replace(row=row)], 5.2, "loss"))["data"][-1]
     assert math.isfinite(mark["error_x"]["array"][0])

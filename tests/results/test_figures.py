@@ -200,9 +200,10 @@ def test_the_breakdown_shows_what_is_lost_where_something_is():
 
 def test_tau_is_drawn_where_it_changes():
     fixed = [make_run(label="fixed", tau=[NAN, 4, 4])]
-    assert curves.tau({"fixed": fixed}, title="") is None
+    assert curves.tau(curves.of_groups({"fixed": fixed}), title="") is None
     adaptive = [make_run(label="adaptive", tau=[NAN, NAN, 8, 2], loss=[1.0] * 4)]
-    (panel,) = curves.tau({"fixed": fixed, "adaptive": adaptive}, title="").panels
+    groups = curves.of_groups({"fixed": fixed, "adaptive": adaptive})
+    (panel,) = curves.tau(groups, title="").panels
     (line,) = panel.lines
     assert line.name == "adaptive"
     assert {*line.y[np.isfinite(line.y)]} == {8.0, 2.0}  # held between evaluations

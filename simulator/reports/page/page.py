@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...inputs.tables import write_toml
+from ...inputs.tables import differing, write_toml
 from ...results import store
 from ...results.figures import interactive
 from ...results.figures.curves import LOSS_NAMES, bands, error_panel
 from ...results.usage import few
-from . import changes, compared, reading, runs, searches, swept
-from .parts import CHANGES, PageFigure, PageSection
+from . import changes, reading, studies
+from .parts import CHANGES, PageFigure, PageSection, PageTable
 from .reading import FoundRun
-from .series import Series, series
+from .runs import SAMPLING, Series, details, results, series
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -89,7 +89,7 @@ def html(every: Sequence[FoundRun]) -> str:
         scripts=scripts,
         hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
         origins=[_origin(each) for each in every],
-        sampling=runs.SAMPLING if lines else "",
+        sampling=SAMPLING if lines else "",
     )
 
 
@@ -105,24 +105,26 @@ def picks(every: Sequence[FoundRun]) -> str:
 def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection]:
     """Return all sections of a page, in order."""
     found: list[PageSection | None] = []
-    drawn = [line for line in lines if line.runs]
+    drawn = [line for line in lines if line.curves.runs]
     if drawn:
         found.append(_error(every, lines, drawn))
     for place, each in enumerate(every):
-        own = [compared.comparison(each, place) if each.comparison else None]
-        own += searches.sections(each, place) if each.tune else []
-        own.append(swept.section(each, place) if each.sweep else None)
+        own = [studies.comparison(each.comparison, place) if each.comparison else None]
+        own += studies.search(each.tune, place) if each.tune else []
+        own.append(studies.sweep(each.sweep, each.target, place) if each.sweep else None)
         own.append(changes.section(each, place))
         if len(every) > 1:
             named = [one and replace(one, heading=f"{each.name}: {one.heading}") for one in own]
             own = [one and replace(one, folded=CHANGES in one.heading) for one in named]
         found += own
     if len(every) > 1:
-        differing = compared.differences(every)
-        heading = f"{few(len(differing.rows), 'key differs', 'keys differ')} between the scenarios"
-        tables = [differing] if differing.rows else []
+        rows = differing([found.scenario.get("table") or {} for found in every])
+        heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
+        heads = ("key", *(found.name for found in every))
+        table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
+        tables = [table] if rows else []
         found.append(PageSection("differences", heading, tables=tables, folded=True))
-    found += [*runs.sections(drawn)] if drawn else []
+    found += [*details(drawn)] if drawn else []
     return [section for section in found if section is not None]
 
 
@@ -138,12 +140,12 @@ def _error(
     heading = "Local steps against time" if lost else "Error against time"
     panel = error_panel([line.curves for line in drawn], target, name)
     lead = f"{bands([line.curves for line in drawn]).capitalize()}."
-    if len({line.measured for line in drawn}) > 1:
+    if len({line.curves.apart for line in drawn}) > 1:
         lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
         lead += " Marks on the target line: when the target is reached, with intervals."
     label = f"{panel.y.title} against wall-clock time, a line for each algorithm: {heading}"
-    tables = [compared.results(lines, target, picked)]
+    tables = [results(lines, target, picked)]
     return PageSection("error", heading, lead, [PageFigure("error", label, panel)], tables)
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import commonpath
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,13 @@ class FoundRun:
 
 
 def read(paths: Sequence[Path]) -> list[FoundRun]:
-    """Read each of `paths`. Raises InputError if one is not a RUN."""
-    names = _names(paths)
-    return [_read(path, name) for path, name in zip(paths, names, strict=True)]
+    """Read each of `paths`, and name it without the folders that all share. Raises InputError."""
+    whole = [path.resolve() for path in paths]
+    if len(set(whole)) < len(whole):
+        twice = next(path for path in paths if whole.count(path.resolve()) > 1)
+        raise InputError(f"{twice}: given twice; give each RUN once")
+    shared = Path(commonpath([path.parent for path in whole]))
+    return [_read(path, str(path.resolve().relative_to(shared))) for path in paths]
 
 
 def _read(path: Path, name: str) -> FoundRun:
@@ -137,15 +142,3 @@ def _value(text: str) -> Any:
         return float(text) if text else None
     except ValueError:
         return csv_cells.restored(text)
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Name directories by the last parts of their paths that differ."""
-    whole = [path.resolve() for path in paths]
-    if len(set(whole)) < len(whole):
-        twice = next(path for path in paths if whole.count(path.resolve()) > 1)
-        raise InputError(f"{twice}: given twice; give each RUN once")
-    depth = 1
-    while len({path.parts[-depth:] for path in whole}) < len(whole):
-        depth += 1
-    return ["/".join(path.parts[-depth:]) for path in whole]

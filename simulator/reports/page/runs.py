@@ -1,29 +1,136 @@
-"""The details of runs, folded: time per step, periods, staleness, and links."""
+"""The algorithms of RUNs: a line and a row of each, and details, folded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from ...results import consumption
+from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, STATED, ResultColumn
 from ...results.figures import curves
-from ...results.figures.style import PARTS
-from ...results.statistics import percent, with_unit
+from ...results.figures.chart import Look, apart
+from ...results.figures.style import DASHES, PARTS
+from ...results.intervals import MEDIAN, USUAL, stated
+from ...results.statistics import percent
 from .parts import PageFigure, PageSection, PageTable
-from .series import Series
+from .reading import FoundRun
 
 SAMPLING = (
     f"Curves are drawn at {curves.EVEN} even and {curves.GEOMETRIC} geometric times (fewer where "
     f"there are more than {curves.MANY} lines), linear between evaluations."
 )
-LINKS, MOST = 24, 600  # rows of the table of links that are not folded, and of both tables
 BOTTLENECKS = 6  # that are listed, at most
 
 
-def sections(lines: Sequence[Series]) -> Iterator[PageSection]:
-    """Yield the sections on details of the runs."""
-    yield breakdown(lines)
+@dataclass(frozen=True)
+class Series:
+    """The runs of one algorithm in one RUN, predicted or measured, drawn as the line `curves`.
+
+    `name`: its label, with the RUN and the side where there are several.
+    """
+
+    label: str
+    name: str
+    found: FoundRun
+    curves: curves.Curves
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The summary of the runs."""
+        return self.curves.row
+
+
+def series(every: Sequence[FoundRun]) -> list[Series]:
+    """Return the series of each algorithm in each RUN, predicted and measured.
+
+    An algorithm has one colour and one symbol on the whole page. Dashes tell the algorithms of a
+    single RUN apart, and the RUNs where there are several. Measured lines are dotted, with open
+    symbols, and hidden with the predicted ones. Lines leave out words that all labels share.
+    """
+    labels = [*dict.fromkeys(k for f in every for run in f.sides.values() for k in run.rows)]
+    brief = dict(zip(labels, apart(labels), strict=True))
+    lines: list[Series] = []
+    for number, found in enumerate(every):
+        before = f"{found.name}: " * (len(every) > 1)
+        for side, run in found.sides.items():
+            after = f", {side}" * (len(found.sides) > 1)
+            measured = bool(after) and side == "measured"
+            for label, row in run.rows.items():
+                place, title = labels.index(label), f"{before}{brief[label]}"
+                look = Look.at(place)._replace(width=2.0)
+                if before:
+                    look = look._replace(dash=[*DASHES][number % len(DASHES)])
+                    title = title if len(labels) > 1 else found.name
+                if measured:
+                    look, title = look._replace(dash="dot", width=1.4, hollow=True), title + after
+                same, key = run.runs.get(label, ()), f"l{number}-{place}"
+                line = curves.Curves(title, same, look, key, measured, row)
+                lines.append(Series(label, f"{before}{label}{after}", found, line))
+    return lines
+
+
+def results(
+    lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
+) -> PageTable:
+    """Tabulate each algorithm's time to target, its other columns, and what it uses."""
+    columns: dict[str, Callable[[Series], str]] = {"algorithm": _named}
+    if target is not None:
+        columns[f"time to loss {target:g} ({USUAL})"] = partial(_value, BY_KEY["time_to_target_s"])
+    ends = [line.row.get("interval90") or {} for line in lines]
+    for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
+        there = any(column.of_summary(line.row) is not None for line in lines)
+        if PAGE in column.shown_in and column.key != "time_to_target_s" and there:
+            level = f" ({USUAL})" * any(each.get(STATED.get(column.key)) for each in ends)
+            columns[column.words + level] = partial(_value, column)
+    columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
+    what, amounts = consumption.cells([line.row for line in lines], target)
+    columns |= {heading: partial(_used, cell) for heading, cell in amounts.items()}
+    rows = [[cell(line) for cell in columns.values()] for line in lines]
+    medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
+    caption = f"Each algorithm, {'median' if medians else 'mean'} over seeds"
+    caption += f"; amounts {what}" if amounts else ""
+    strong = [at for at, line in enumerate(lines) if (line.found.name, line.label) in picks]
+    return PageTable(f"{caption}; the pick is bold", [*columns], rows, strong=strong).unvaried()
+
+
+def _named(line: Series) -> str:
+    return f"{line.name} (a bound)" if line.row["bound"] else line.name
+
+
+def _used(cell: consumption.Cell, line: Series) -> str:
+    return cell(line.row)
+
+
+def _value(column: ResultColumn, line: Series) -> str:
+    if column.key == "final_accuracy":
+        return percent(column.of_summary(line.row), 1)
+    return column.cell(line.row, len(line.curves.runs))
+
+
+def details(lines: Sequence[Series]) -> Iterator[PageSection]:
+    """Yield sections on time per step, periods and staleness, all folded."""
     drawn = [line.curves for line in lines]
-    if changing := curves.changing(drawn):
-        panel = curves.over_time(changing, "tau", "tau (local steps per average)")
-        figure = PageFigure("tau", "the communication period against time", panel)
-        yield PageSection("tau", "Local steps between averages", figures=[figure], folded=True)
+    seconds = {
+        line.name: {
+            kind: share * line.row["seconds_per_step"]["mean"]
+            for kind in PARTS
+            if (share := line.row["breakdown"].get(kind))
+        }
+        for line in drawn
+        if line.row["seconds_per_step"]["mean"]
+    }
+    several = len({line.found.name for line in lines}) > 1
+    points = dict.fromkeys(
+        f"{line.found.name}: " * several + line.row["bottleneck"]
+        for line in lines
+        if line.row.get("bottleneck") and not line.curves.apart
+    )
+    heading, listed = "Where the time goes", [*points][:BOTTLENECKS]
+    figures = [PageFigure("breakdown", heading, curves.breakdown_panel(seconds))]
+    yield PageSection("breakdown", heading, "", figures, points=listed, folded=True)
+    if chart := curves.tau(drawn, title=""):
+        figures = PageFigure.all_of("tau", "the communication period against time", chart)
+        yield PageSection("tau", "Local steps between averages", "", figures, folded=True)
     late = [(line, line.row["staleness"]) for line in drawn if line.row.get("staleness")]
     if any(len(row["distribution"]) > 1 for _, row in late):  # a constant needs no figure
         shares = [
@@ -35,51 +142,3 @@ def sections(lines: Sequence[Series]) -> Iterator[PageSection]:
             for at, panel in enumerate(curves.staleness_panels(shares))
         ]
         yield PageSection("staleness", "Age of contributions", "", figures, folded=True)
-    if carried := [row for line in lines for row in links(line)]:
-        heads = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
-        table = PageTable("Links, mean over seeds", heads, carried, 2).unvaried()
-        tables = table.folded_after(LINKS, MOST)
-        yield PageSection("links", "Bytes sent over each link", tables=tables, folded=True)
-
-
-def breakdown(lines: Sequence[Series]) -> PageSection:
-    """Draw seconds per local step by part, and list the bottleneck of each algorithm."""
-    seconds = {
-        line.name: {
-            kind: share * line.row["seconds_per_step"]["mean"]
-            for kind in PARTS
-            if (share := line.row["breakdown"].get(kind))
-        }
-        for line in lines
-        if line.row["seconds_per_step"]["mean"]
-    }
-    several = len({line.found.name for line in lines}) > 1
-    points = dict.fromkeys(
-        f"{line.found.name}: " * several + line.row["bottleneck"]
-        for line in lines
-        if line.row.get("bottleneck") and not line.measured
-    )
-    heading = "Where the time goes"
-    figures = [PageFigure("breakdown", heading, curves.breakdown_panel(seconds))]
-    listed = [*points][:BOTTLENECKS]
-    return PageSection("breakdown", heading, "", figures, points=listed, folded=True)
-
-
-def links(line: Series) -> list[Sequence[str]]:
-    """Return a row for each link; where transfers share links, with their utilisation."""
-    duration = line.row["duration"] or 1
-    shared = (line.row.get("network") or {}).get("lines", ())
-    sent = line.row.get("links") or {}
-    every = shared or [{"line": link, "bytes": size} for link, size in sent.items()]
-    return [
-        (
-            line.name,
-            row["line"].replace("->", " → "),
-            with_unit(row["bytes"], "B"),
-            with_unit(row["bytes"] / duration, "B/s"),
-            with_unit(row.get("bandwidth"), "B/s"),
-            percent(row.get("saturated")),
-            percent(row.get("utilisation"), 1),
-        )
-        for row in sorted(every, key=lambda row: -row.get("utilisation", 0.0))
-    ]

@@ -73,7 +73,7 @@ def figures(
         charts = {
             "figure": error(groups, title=title, target=target, loss=loss, rows=rows),
             "breakdown": breakdown(groups, title=title),
-            "tau": tau(groups, title=title),
+            "tau": tau(of_groups(groups), title=title),
             "staleness": staleness(groups, title=title),
         }
         return drawing.files(charts)
@@ -119,22 +119,17 @@ def error_panel(lines: Sequence[Curves], target: float | None, loss: str) -> Pan
     return over_time(lines, "step", "local steps done")
 
 
-def tau(groups: Groups, *, title: str) -> Chart | None:
+def tau(lines: Sequence[Curves], *, title: str) -> Chart | None:
     """Chart the communication period of algorithms that change it; None without any."""
-    lines = changing(of_groups(groups))
-    if not lines:
-        return None
-    panel = over_time(lines, "tau", "tau (local steps per average)")
-    return Chart(title, "local steps between averages, over time", [panel])
-
-
-def changing(lines: Sequence[Curves]) -> list[Curves]:
-    """Return the curves of algorithms that change their communication period."""
-    return [
+    lines = [
         line
         for line in lines
         if any(len(set(filter(np.isfinite, run.curve["tau"]))) > 1 for run in line.runs)
     ]
+    if not lines:
+        return None
+    panel = over_time(lines, "tau", "tau (local steps per average)")
+    return Chart(title, "local steps between averages, over time", [panel])
 
 
 def over_time(

@@ -128,7 +128,7 @@ def path(paper: str, name: str) -> str:
 def _figure(figure: Row, lab: Lab) -> Any:
     scenario, groups = lab.scenario(figure["of"]["name"]), lab.runs(figure["of"]["name"]).groups
     if figure["draw"] == "tau":
-        return curves.tau(groups, title=scenario.title)
+        return curves.tau(curves.of_groups(groups), title=scenario.title)
     loss = figure["of"].get("loss", "training loss")
     return curves.error(groups, title=scenario.title, target=scenario.run.target_loss, loss=loss)
 
