@@ -332,7 +332,7 @@ def _fit(
     (default: runs/NAME-fit); an interrupted command resumes when it is repeated.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.reports.explore import export
+    from paceline.simulator.reports.explore import explorer
     from paceline.simulator.results import store
     from paceline.simulator.studies.display.display import extra
     from paceline.simulator.studies.fit.fit import fit
@@ -346,7 +346,7 @@ def _fit(
         result = fit(loaded, targets, **how)
     lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
     if fitted:
-        data = export.fitted(loaded, result.sets, sets).encode()
+        data = explorer.fitted(loaded, result.sets, sets).encode()
         with store.writing(fitted, "choose another -o"):
             store.write_free(fitted, data, given=True, overwrite=overwrite)
         lines.append(f"Scenario: {fitted}")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
-from paceline.simulator.reports.explore import explorer, export, serve
+from paceline.simulator.reports.explore import explorer, serve
 from paceline.simulator.reports.explore.explorer import Explorer, changed, controls, read, write
 from paceline.simulator.studies.simulate import simulate
 from tests.helpers.waiting import PATIENCE, wait_until
@@ -173,14 +173,14 @@ def test_an_exported_scenario_loads_and_is_the_one_on_the_page(tmp_path):
             page = Explorer(load(name, overrides))
             state = {name: item.texts[len(item.texts) // 2] for name, item in page.controls.items()}
             path = tmp_path / "exported.toml"
-            path.write_text(export.text(page, state, overrides), encoding="utf-8")
+            path.write_text(explorer.exported(page, state, overrides), encoding="utf-8")
             wanted, exported = page.apply(state), load(path, allow_paths=True)
             assert ("--allow-paths" in path.read_text()) == (name == "clouds")
             without = {"exclude": {"network"}}
             assert exported.model_dump(**without) == wanted.model_dump(**without), name
             assert exported.network.latency == wanted.network.latency
             assert exported.network.bandwidth == wanted.network.bandwidth
-    commented = export.text(Explorer(load("quickstart")), {"latency": "1 s"}, [])
+    commented = explorer.exported(Explorer(load("quickstart")), {"latency": "1 s"}, [])
     assert "# Logistic regression" in commented
 
 

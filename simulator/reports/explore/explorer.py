@@ -5,11 +5,12 @@ where they agree, and a factor that multiplies each of them where they differ.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
@@ -19,8 +20,10 @@ import numpy as np
 from ...cluster.prices import HOURLY
 from ...distributions.law import BY_NAME
 from ...errors import InputError
+from ...inputs import paths, untrusted
 from ...inputs.messages import KeyPath, nearest, show
 from ...inputs.units import to_si
+from ...load.document import override
 from ...load.load import parse
 from ...programs.codecs.codec import CODECS
 from ...results.figures import curves, interactive
@@ -28,11 +31,13 @@ from ...results.figures.chart import Line, Look, apart
 from ...results.statistics import human, time_unit
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
+from ...studies.display.display import extra
 from ...studies.result import Result
 from ...studies.simulate import simulate
 from ...studies.tune import parts
 
 Kind = Literal["time", "bandwidth", "count", "number", "choice"]
+ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
 PER_DECADE = 20  # values of a slider
 WORKERS = 256  # the slider's upper end, unless the scenario has more
@@ -51,24 +56,21 @@ def read(text: str, kind: Kind) -> float:
     return to_si(text, kind) if kind in UNITS else float(text)
 
 
-def write(value: float, kind: Kind) -> str:
-    """Write a value in SI units with four significant digits and its unit."""
+def write(value: float, kind: Kind, digits: int = 4) -> str:
+    """Write a value in SI units with significant `digits` and the largest unit that fits."""
     if kind not in UNITS:
-        return str(round(value)) if kind == "count" else f"{value:.4g}"
+        return str(round(value)) if kind == "count" else f"{value:.{digits}g}"
     fitting = [unit for unit in UNITS[kind] if unit[0] <= value * (1 + 1e-9)]
     size, name = fitting[-1] if fitting else UNITS[kind][value == 0 and -1]
-    return f"{value / size:.4g} {name}"
+    return f"{value / size:.{digits}g} {name}"
 
 
 class Setting(NamedTuple):
-    """One value of a scenario's table: its path, the value (SI), and how to write another.
-
-    `write` takes the new value and its text, which is empty for a factor.
-    """
+    """One value of a scenario's table: its path, the value (SI), and how to write another."""
 
     path: KeyPath
     own: float
-    write: Callable[[float, str], Any]
+    write: Callable[[float], Any]
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,8 @@ class Control:
     def changes(self, text: str) -> dict[KeyPath, Any]:
         """Return the values to write into the scenario's table, by path. Raises ValueError."""
         value = self.read(text)
-        if self.factor:
-            return {place.path: place.write(value * place.own, "") for place in self.places}
-        return {place.path: place.write(value, text.strip()) for place in self.places}
+        times = {place.path: place.own if self.factor else 1.0 for place in self.places}
+        return {place.path: place.write(value * times[place.path]) for place in self.places}
 
 
 def put(table: Any, changes: Mapping[KeyPath, Any]) -> None:
@@ -200,19 +201,15 @@ def _control(row: _Row) -> Control:
 
 def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
     """Yield the positive values under these keys in the scenario's table."""
-    table = scenario.table
-    homes: list[tuple[KeyPath, Any]] = [
-        ((name,), table.get(name, {})) for name in ("network", "cost", "optimizer")
-    ]
-    lists: list[tuple[KeyPath, Any]] = [
-        (("network", "link"), table.get("network", {}).get("link", ())),
-        (("cluster", "group"), table["cluster"].get("group", ())),
-        (("algorithm",), table.get("algorithm", ())),
-    ]
-    homes += [((*path, at), home) for path, each in lists for at, home in enumerate(each)]
-    for path, home in homes:
+    homes: dict[KeyPath, Any] = {
+        (name,): scenario.table.get(name, {}) for name in ("network", "cost", "optimizer")
+    }
+    for path in (("network", "link"), ("cluster", "group"), ("algorithm",)):
+        tables = reduce(lambda table, key: table.get(key, {}), path, scenario.table)
+        homes |= {(*path, at): table for at, table in enumerate(tables)}
+    for place, table in homes.items():
         for key in keys:
-            setting = _setting((*path, key), home[key], kind) if key in home else None
+            setting = _setting((*place, key), table[key], kind) if key in table else None
             if setting and setting.own > 0:
                 yield setting
 
@@ -220,16 +217,15 @@ def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
 def _setting(path: KeyPath, value: Any, kind: Kind) -> Setting | None:
     """Return how to move a value, a random time by its mean; None if it cannot move."""
     if isinstance(value, str) and kind in UNITS:
-        size, unit = UNITS[kind][-1]
-        return Setting(path, to_si(value, kind), lambda x, text: text or f"{x / size:.12g} {unit}")
+        return Setting(path, to_si(value, kind), partial(write, kind=kind, digits=12))
     if isinstance(value, Mapping) and kind == "time":
         family = BY_NAME.get(value.get("dist", ""))
         mean = family.model_validate(value).expectation if family else math.inf
         if mean < math.inf:
-            return Setting(path, mean, lambda x, _: parts.scaled(value, x / mean))
+            return Setting(path, mean, lambda x: parts.scaled(value, x / mean))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return Setting(path, value, _count if kind == "count" else lambda x, _: float(f"{x:.12g}"))
+    return Setting(path, value, _count if kind == "count" else lambda x: float(f"{x:.12g}"))
 
 
 def _late(scenario: Scenario) -> Iterator[Setting]:
@@ -251,7 +247,7 @@ def _spreads(scenario: Scenario) -> list[Setting]:
         if not (0 < mean < math.inf and law.variance < math.inf):
             return []
 
-        def write(value: float, _: str, mean: float = mean) -> Any:
+        def write(value: float, mean: float = mean) -> Any:
             if not value:
                 return f"{mean:.12g} s"
             return {"dist": "gamma", "mean": f"{mean:.12g} s", "shape": 1 / value**2}
@@ -267,7 +263,7 @@ def _sites(scenario: Scenario) -> Iterator[Setting]:
     for key in ("cluster", "objective", "cost") if many > 1 else ():
         if key in scenario.table:
 
-            def write(value: float, _: str, key: str = key) -> Any:
+            def write(value: float, key: str = key) -> Any:
                 return parts.first_sites(scenario, round(value)).applied(scenario.table)[key]
 
             yield Setting((key,), float(many), write)
@@ -285,13 +281,13 @@ def _codecs(scenario: Scenario) -> Iterator[Control]:
     same = next((name for name in names if all(name == codec for codec in written)), None)
     own = same or WRITTEN
     texts = tuple(dict.fromkeys([own, *names]))
-    places = tuple(Setting(("algorithm", at, "codec"), 0.0, lambda _, text: text) for at in those)
+    named = [Setting(("algorithm", at, "codec"), 0.0, lambda at: texts[int(at)]) for at in those]
     if len(texts) > 1:
         about = "what compresses messages, where an algorithm has a codec"
-        yield Control("codec", "Codec", about, "choice", places, texts, own, False)
+        yield Control("codec", "Codec", about, "choice", tuple(named), texts, own, False)
 
 
-def _count(value: float, _: str) -> int:
+def _count(value: float) -> int:
     return max(1, round(value))
 
 
@@ -363,10 +359,8 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
     scenario, names = result.scenario, apart([*result.groups])
     groups = dict(zip(names, result.groups.values(), strict=True))
     rows = [row | {"label": name} for name, row in zip(names, result.algorithms, strict=True)]
-    drawn, size = (
-        curves.of_groups(groups, rows),
-        time_unit(max(run.duration for run in result.runs))[0],
-    )
+    drawn, longest = curves.of_groups(groups, rows), max(run.duration for run in result.runs)
+    size, _ = time_unit(longest)
     column = "loss" if curves.has_loss(drawn) else "step"
     loss = curves.LOSS_NAMES.get(scenario.objective.kind, "loss")
     panel = curves.error_panel(drawn, scenario.run.target_loss, loss)
@@ -382,3 +376,44 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
     bars = replace(spent, y=replace(spent.y, names=titles))
     figure = replace(panel, lines=[*before, *panel.lines], height=440)
     return {"error": interactive.spec(figure), "spent": interactive.spec(bars)}
+
+
+def exported(explorer: Explorer, state: Mapping[str, str], overrides: Sequence[str]) -> str:
+    """Return the text of a scenario with the sliders' values, as of `_rewritten`."""
+    moved = ", ".join(f"{name} = {value}" for name, value in state.items()) or "unchanged"
+    what, changes = f"paceline explore: {moved}", explorer.changes(state)
+    return _rewritten(explorer.scenario, what, overrides, lambda document: put(document, changes))
+
+
+def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) -> str:
+    """Return the text of a scenario with the fitted values, texts as for `--set`."""
+
+    def change(document: Any) -> None:
+        for assignment in sets:
+            override(document, assignment)
+
+    return _rewritten(scenario, f"paceline fit: {', '.join(sets)}", overrides, change)
+
+
+def _rewritten(
+    scenario: Scenario, what: str, overrides: Sequence[str], change: Callable[[Any], None]
+) -> str:
+    """Return the text of a scenario after a `change`, which `what` names in its head.
+
+    That is the scenario's own file, comments included. With `overrides` (--set), or where the
+    scenario extends another, it is the whole table without comments. Names of files become
+    absolute, so that the text is valid in any folder.
+    """
+    tomlkit = extra("tomlkit", "explore")  # keeps comments
+    file = Path(scenario.file).absolute()
+    try:
+        content = "" if overrides else untrusted.text(file)
+        own = tomllib.loads(content) == scenario.table
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read again ({error})") from None
+    document: Any = tomlkit.parse(content) if own else tomlkit.item(scenario.table)
+    change(document)
+    named = {path: str(file.parent / name) for path, name in paths.named(document)}
+    put(document, named)
+    head = f"# From {file.name} by {what}.\n{ELSEWHERE if named else ''}\n"
+    return head + str(tomlkit.dumps(document))

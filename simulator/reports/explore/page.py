@@ -10,8 +10,7 @@ from ...errors import InputError
 from ...results import consumption
 from ...results.intervals import USUAL
 from ...studies.result import Result
-from . import export
-from .explorer import Control, Explorer, figures
+from .explorer import Control, Explorer, exported, figures
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CAPTION = f"Mean over seeds; bands: {USUAL}. Thin lines: the scenario as loaded."
@@ -153,7 +152,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         prevent_initial_call=True,
     )
     def _export(_: int, state: dict[str, str] | None) -> dict[str, str]:
-        content = export.text(explorer, state or {}, overrides)
+        content = exported(explorer, state or {}, overrides)
         stem = Path(explorer.scenario.file).stem
         return {"content": content, "filename": f"{stem}-explored.toml"}
 
