@@ -6,13 +6,18 @@
 import functools
 import gc
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 
 # Tests run on every core: threads of BLAS beside them made those of softmax ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import typer.main
 from hypothesis import HealthCheck, Phase, settings
+
+from paceline import command_line
+from paceline.simulator.results.figures import style
 
 settings.register_profile(
     "ci",
@@ -39,6 +44,27 @@ with suppress(ImportError):
 
 # A process of ours runs one command, a test process hundreds: it makes the parser of all once.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+WRITTEN_FIGURES = command_line._figures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_figures() -> Iterator[None]:
+    """Write figures only for tests that ask for them: they take most of the time of a short run."""
+    with style.formats(()), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            command_line,
+            "_figures",
+            lambda kinds: nullcontext() if kinds == "png,svg" else WRITTEN_FIGURES(kinds),
+        )
+        yield
+
+
+@pytest.fixture
+def figures() -> Iterator[None]:
+    """Write the figures that a user gets without a word."""
+    with style.formats(("png", "svg")):
+        yield
 
 
 def pytest_collection_finish() -> None:

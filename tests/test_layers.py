@@ -102,6 +102,7 @@ def tree(path):
     return ast.parse(path.read_text("utf-8"))
 
 
+@functools.cache
 def imports(path):
     """Full names of all that a file imports, wherever in it."""
     package = ("paceline", *path.relative_to(root(path)).with_suffix("").parts[:-1])

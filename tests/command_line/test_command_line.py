@@ -102,6 +102,7 @@ def test_simulate_keeps_the_json_contract(folder, capsys):
     assert store.read("there")["scenario"]["table"]["cluster"]["workers"] == 4
 
 
+@pytest.mark.usefixtures("figures")
 def test_figures_in_other_formats(folder, capsys):
     few = ("simulate", "test.toml", "--seeds", 1, "--set", "run.steps=20")
     assert run(capsys, *few)[0] == 0
@@ -113,6 +114,7 @@ def test_figures_in_other_formats(folder, capsys):
     assert "--figure gif: unknown format; choose from png, svg, pdf" in err
 
 
+@pytest.mark.usefixtures("figures")
 def test_simulate_writes_a_whole_run_directory(folder, capsys):
     status, out, _ = run(capsys, "simulate", "test.toml", "--explain")
     assert status == 0
@@ -142,6 +144,7 @@ def test_the_table_fits_a_terminal(folder, capsys, monkeypatch):
     assert re.search(r"\(\d\S*–\S*\d\)", out)
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_same_seed_gives_the_same_bytes(folder, capsys):
     for out in ("one", "two"):
         assert run(capsys, "simulate", "test.toml", "--out", out)[0] == 0
@@ -316,7 +319,7 @@ def test_a_closed_pipe_is_quiet(folder):
 
 @looped("closed", [">&-", "2>&-"])
 def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
-    line = f'"{sys.executable}" -m paceline simulate test.toml --seeds 1 {closed}'
+    line = f'"{sys.executable}" -m paceline simulate test.toml --seeds 1 --figure svg {closed}'
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         line, shell=True, env=environment, capture_output=True, text=True, check=True
@@ -413,6 +416,7 @@ def test_crossings_are_told_in_seconds_too(capsys):
     assert all(f"({time:.0f} s)" in out for time in late)
 
 
+@pytest.mark.usefixtures("figures")
 def test_theory_of_the_bound(folder, capsys):
     (folder / "test.toml").write_text(
         SCENARIO.replace(
@@ -626,8 +630,8 @@ def test_the_environment_changes_no_output(tmp_path):
     ]
     usual, *others = (
         subprocess.run(
-            [sys.executable, "-m", "paceline", "simulate", "my.toml"], cwd=tmp_path, check=True,
-            env=os.environ | more, capture_output=True,
+            [sys.executable, "-m", "paceline", "simulate", "my.toml", "--figure", "svg"],
+            cwd=tmp_path, check=True, env=os.environ | more, capture_output=True,
         ).stdout
         for more in ({}, *strange)
     )  # fmt: skip
@@ -635,6 +639,7 @@ def test_the_environment_changes_no_output(tmp_path):
     assert others == [usual] * len(strange)
 
 
+@pytest.mark.usefixtures("figures")
 def test_numbers_are_kept_where_figures_fail(tmp_path, monkeypatch, capsys):
     """A figure that cannot be drawn costs no result: exit 2, one sentence, a whole directory."""
     monkeypatch.chdir(tmp_path)

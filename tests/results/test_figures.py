@@ -13,6 +13,8 @@ from paceline.simulator.results.run import SPAN, Kind
 from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run
 
+pytestmark = pytest.mark.usefixtures("figures")
+
 NAN = math.nan
 
 

@@ -120,6 +120,7 @@ def test_another_scenario_or_settings_are_refused_and_the_default_takes_the_next
     assert read.read("runs/test").seeds == [0, 1]
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_users_own_files_stay(bare, capsys):
     """Even with --overwrite, only what run.json lists is replaced."""
     assert run(capsys, "simulate", "test.toml", "--out", "out")[0] == 0
@@ -134,6 +135,7 @@ def test_the_users_own_files_stay(bare, capsys):
     assert Path("out/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.usefixtures("figures")
 def test_every_part_of_another_run_is_named(folder):
     paceline.simulate("test.toml", out="one")
     paceline.simulate("test.toml", seed=7, out="two")

@@ -92,6 +92,7 @@ def test_counts_survive_as_the_integers_they_are(counts, updates):
     assert (again.updates, again.inbox_bytes, again.staleness_unit) == (updates, 1.5, "updates")
 
 
+@pytest.mark.usefixtures("figures")
 def test_only_what_was_stale_is_drawn():
     fresh = {"ssgd": [make_run(label="ssgd")], "sync": stale({0: 9}, label="sync")}
     assert curves.staleness(fresh, title="") is None

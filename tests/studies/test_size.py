@@ -30,18 +30,20 @@ def paced(monkeypatch):
 def test_what_is_too_large_is_refused_at_once(tmp_path, capsys):
     wide = 'objective={kind="quadratic", dimension=%d}'
     cases = (
-        (["run.steps=1000000000", "run.duration=36500 days"], "would take about"),
+        ("tune", ["run.steps=1000000000", "run.duration=36500 days"], "would take about"),
         (
-            [wide % 1e5, "run.steps=100000000", "run.duration=36500 days"], "would take about"
+            "simulate", [wide % 1e5, "run.steps=100000000", "run.duration=36500 days"],
+            "would take about",
         ),
         (
+            "simulate tune",
             [wide % 1e7, "cluster.workers=60000", "cluster.group=[]", "run.duration=1 s"],
             "GiB of memory",
         ),
     )  # fmt: skip
-    for sets, reason in cases:
+    for commands, sets, reason in cases:
         arguments = [part for setting in sets for part in ("--set", setting)]
-        for command in ("simulate", "tune"):
+        for command in commands.split():
             out = tmp_path / command
             status = paceline.command_line.run([command, QUICK, *arguments, "--out", str(out)])
             printed, err = capsys.readouterr()

@@ -303,6 +303,7 @@ def test_what_is_the_same_is_computed_once(folder, capsys):
 # --- who computes it
 
 
+@pytest.mark.usefixtures("figures")
 def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
     for out, who in {
         "one": ("--jobs", 1),

@@ -307,6 +307,7 @@ def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
     assert document["verdict"]["pick"] is document["pick"]["label"] is None
 
 
+@pytest.mark.usefixtures("figures")
 def test_who_never_gets_there_in_so_many_steps_has_no_line(tmp_path):
     for reached, lr in ((False, 1e-9), (True, 0.05)):
         table = world({"ssgd": {"lr": [1e-9]}, "local-sgd": {"lr": [lr], "tau": [2]}})
@@ -642,6 +643,7 @@ def test_a_target_reached_at_the_start_is_said():
         found(world({"ssgd": {"lr": [0.1, 0.2]}}, run={"target_loss": 100.0}))
 
 
+@pytest.mark.usefixtures("figures")
 def test_all_that_diverge_and_what_never_gets_there():
     table = world({"ssgd": {"lr": [50.0, 60.0]}}, run={"duration": "500 s", "evaluate_every": 20})
     del table["run"]["target_loss"]
@@ -817,6 +819,7 @@ def test_a_killed_search_ends_as_one_never_killed(tmp_path):
     assert f"{first['runs']} of {first['runs']} runs were kept" in notes
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_command_shows_tables_and_writes_figures(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(TOML.replace("seeds = 4", "seeds = 2"))

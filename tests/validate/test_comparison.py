@@ -401,6 +401,7 @@ def test_other_seeds_are_unpaired(world):
     assert {row["to_blame"] for row in result.attribution.values()} == {"none"}
 
 
+@pytest.mark.usefixtures("figures")
 def test_without_a_loss_time_is_compared(world, tmp_path):
     bare = ["objective={ kind = 'none' }", "run={ steps = 50 }"]
     result = compare(world(*bare), world(*bare, 'network.latency="20 ms"'))
@@ -416,6 +417,7 @@ def run(capsys, *arguments):
     return status, output.out, output.err
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_command_prints_tables_or_json_and_writes_only_when_told(
     world, edited, capsys, monkeypatch, tmp_path
 ):

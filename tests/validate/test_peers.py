@@ -44,13 +44,11 @@ def run(made, folder, programs=None):
     return {task.algorithm.label: [records.read(task.folder, r) for r in ranks] for task in tasks}
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids="{} workers".format)
-def world(request, tmp_path_factory):
-    """Return the objective; by label parameters (workers, steps, dimension): ours and peers'."""
-    workers = request.param
+def trained(tables, workers, folder):
+    """Return the objective, and by label the parameters (workers, steps, dimension)."""
     programs = {"fed-diloco": peers.fed_diloco}
     made = scenario(
-        *(dict(table, label=label) for label, table in (OURS | {"fed": FED}).items()),
+        *(dict(table, label=label) for label, table in tables.items()),
         workers=workers,
         compute="5 ms",
         steps=STEPS,
@@ -60,9 +58,17 @@ def world(request, tmp_path_factory):
         run={"evaluate_every": 1},
         programs=programs,
     )
-    goal = build.build(made, made.algorithm[0], SEED)
-    found = run(made, tmp_path_factory.mktemp("ours"), programs)
-    ours = {label: np.stack([record.rows["x"] for record in team]) for label, team in found.items()}
+    goal, teams = build.build(made, made.algorithm[0], SEED), run(made, folder, programs)
+    return goal, {
+        label: np.stack([record.rows["x"] for record in team]) for label, team in teams.items()
+    }
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids="{} workers".format)
+def world(request, tmp_path_factory):
+    """Return the objective, and by label parameters: ours and peers'."""
+    workers = request.param
+    goal, ours = trained(OURS, workers, tmp_path_factory.mktemp("ours"))
     batches = [
         [goal.samples.train(source.next_rows()) for _ in range(STEPS)]
         for source in map(goal.source, range(workers))
@@ -86,7 +92,8 @@ def test_real_runs_take_the_steps_that_peers_take(world, name):
     assert np.linalg.norm(theirs[name][0, -1] - goal.start) > 0.1
 
 
-def test_diloco_follows_torchft_on_a_trajectory_worked_out_by_hand(world):
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_diloco_follows_torchft_on_a_trajectory_worked_out_by_hand(workers, tmp_path):
     """Of torchft/local_sgd.py: the outer gradient is what the parameters were after the last outer
     step minus what they are now, averaged; SGD steps by it from there, with lr 0.7, momentum 0.9
     and Nesterov's rule.
@@ -96,7 +103,7 @@ def test_diloco_follows_torchft_on_a_trajectory_worked_out_by_hand(world):
     is 1, and 0.6 where it is 3. After a round of two steps workers are 0.8 and 1.2 further down:
     every outer gradient is 1.
     """
-    goal, ours, _ = world
+    goal, ours = trained({"fed": FED}, workers, tmp_path)
     # round  buffer u = 0.9 u + 1   step 1 + 0.9 u   moves by 0.7 of it   parameters, from the start
     #   1    1                      1.9              1.33                 -1.33
     #   2    1.9                    2.71             1.897                -3.227

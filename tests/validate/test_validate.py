@@ -17,6 +17,7 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import store
+from paceline.simulator.results.figures import style
 from paceline.validate.checks import require_runnable
 from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch
@@ -56,7 +57,8 @@ def run(world, out, **options):
 def found(tmp_path_factory):
     """Run a validation; return it and its folder."""
     out = tmp_path_factory.mktemp("out")
-    return run(WORLD, out), out
+    with style.formats(["png"]):
+        return run(WORLD, out), out
 
 
 def test_two_run_directories_and_their_comparison(found):
