@@ -153,9 +153,14 @@ PRESENT = {"daily": "00:00-00:02", **TROUBLED["some are away"]["membership"]}
 SAMPLED = ["ssgd", "local-sgd", "post-local-sgd", "bmuf", "diloco", "fedavg", "fedbuff"]
 
 
-@looped("name", SAMPLED)
-@looped("where", [TROUBLED["some drop out"], {"membership": PRESENT, "drop": 0.1}])
-def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(where, name):
+@looped(
+    ("name", "where"),
+    [
+        *((name, TROUBLED["some drop out"]) for name in SAMPLED),
+        *((name, {"membership": PRESENT, "drop": 0.1}) for name in ("fedavg", "fedbuff")),
+    ],
+)
+def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(name, where):
     """A server whose card passes a model in 0.3 s serves a round's clients as they are drawn."""
     parameters = OWN.get(name, {"tau": 7})
     cluster = {"sampling": {"clients": 6, "over": 1.5, "by": "availability"}, **where}
@@ -584,10 +589,7 @@ def test_clients_that_drop_out_are_told_as_drop_outs_and_shares_say_of_what():
     )  # fmt: skip
     (row,) = result.algorithms
     (failure,) = result.failures
-    assert re.fullmatch(
-        r"fedavg tau=2: \d+ drop-outs; not selected \d+ %, lost \d+ %, down \d+ % of all clients' "
-        "time.", failure,
-    ), failure  # fmt: skip
+    assert re.fullmatch(r"fedavg tau=2: \d+ drop-outs\.", failure), failure
     assert "crash" not in row["bottleneck"] + failure
     heads = [[str(column.header) for column in table.columns] for table in terminal.spent([row])]
     assert heads[1][0] == "% of all clients' time"

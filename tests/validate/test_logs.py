@@ -256,7 +256,14 @@ def rows_of(folder, overlap=True):
 
 
 @pytest.mark.usefixtures("brief")
-@looped("stated", [(), ("bandwidth",), ("compute",), ("bandwidth", "compute")])
+@pytest.mark.parametrize(
+    "stated",
+    [
+        ("bandwidth",),
+        ("bandwidth", "compute"),
+        *(pytest.param(stated, marks=pytest.mark.nightly) for stated in ((), ("compute",))),
+    ],
+)
 def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
     folder, actual, pace = misfit(*stated)
     measured, _ = rows_of(folder)
@@ -515,7 +522,7 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
 
 
 @pytest.mark.usefixtures("brief")
-@looped("latency", ["0 us", "5 us"])
+@pytest.mark.parametrize("latency", ["0 us", pytest.param("5 us", marks=pytest.mark.nightly)])
 def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
     """One link tells nothing of how its law depends on the rate: the exponent is about 0."""
     paces = np.random.default_rng(5).gamma(400, 0.260 / 400, 290)
