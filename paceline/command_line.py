@@ -231,7 +231,7 @@ def _simulate(scenario: str = SCENARIO, **given: Any) -> Answer:
     def parts() -> list[Any]:
         verdict = result.verdict
         bottlenecks = [row["bottleneck"] for row in result.algorithms]
-        more = [*bottlenecks, *result.failures, *result.jobs]
+        more = [*bottlenecks, *result.failures]
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
         spent = terminal.spent(result.algorithms)
         return [

@@ -419,7 +419,7 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
     varies = any(part.bursts or part.profile for part in parts)
     absent = any(part.failures or part.membership for part in parts)
     changes = network.outage or any(link.profile or link.outages for link in network.link)
-    shared = any(traffic.flows for traffic in network.background) or scenario.job
+    shared = any(traffic.flows for traffic in network.background)
     replayed = any(isinstance(part.compute, ReplayedTimes) for part in parts)
     devices = any(device.shared_by > 1 for device in cluster.described)
     clients = f"steps are those of the {cluster.participants} clients of a round"
@@ -428,7 +428,7 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
         (absent, "failures and absences are left out: Theorem 1 has independent times"),
         (cluster.sampling, clients),
         (changes, "the network counts as at the start: later changes are left out"),
-        (shared, "other jobs and their flows on the network are left out"),
+        (shared, "flows of background traffic are left out"),
         (replayed, "the times of a trace count as picked at random: Theorem 1 ignores their order"),
         (devices, "workers that share a device count as if all of them always computed"),
     ]

@@ -54,7 +54,6 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
          f"steps of {step * 1e3:.3g} ms cannot be held; write {SHORTEST * 1e3:g} ms or more, or "
          'validation.compute = "real" to take steps as they are',
          stretched and step < SHORTEST),
-        ("job", "other jobs on the network are only simulated; remove them", scenario.job),
         ('validation.network = "kernel"',
          "the kernel's links need processes that this command starts; run it without a launcher, "
          'or write "emulated" or "real"',

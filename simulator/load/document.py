@@ -29,14 +29,13 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]
 class Origin:
     """Where a scenario's table comes from, what overrides it, and which files it may name.
 
-    Names of files are relative to `folder`. `background`: it is a job on another one's network.
+    Names of files are relative to `folder`.
     """
 
     file: str = "<scenario>"
     folder: Path = Path()
     overrides: Sequence[str] = ()
     allow_paths: bool = True
-    background: bool = False
 
 
 @dataclass
@@ -102,7 +101,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     late = [text for text in origin.overrides if not _EXTENDS.match(text)]
     replaced = [override(written, text) for text in early]
     if not origin.allow_paths:
-        _demand_inside(written, [*replaced, *[("network",)] * origin.background], late, origin)
+        _demand_inside(written, replaced, late, origin)
     document = _extended(written, origin, anywhere=origin.allow_paths or bool(early))
     table, tokens = document.table, _tokens(document.table)
     changed = document.changed = {override(table, text): text for text in late}

@@ -9,16 +9,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import InputError
-from ..inputs.messages import nearest
 from ..programs import Program, awaits, catalogue
 from ..programs.program import Function
-from ..scenario.scenario import BackgroundJob, Scenario, json_schema
+from ..scenario.scenario import Scenario, json_schema
 from .checks.settings import problems
 from .document import Origin, assembled, read_toml
 from .explain import explain, made_whole
 from .listing import find
-
-FOREVER = 10**9  # steps of a background job: it outlasts every run
 
 Programs = Mapping[str, Program | Function] | None
 """Programs of a user by the names that scenarios give; a bare coroutine function is a worker's."""
@@ -67,7 +64,7 @@ def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenar
     while True:
         context = {
             "file": origin.file, "folder": origin.folder, "table": document.table,
-            "programs": available, "background": origin.background, "notes": document.notes,
+            "programs": available, "notes": document.notes,
         }  # fmt: skip
         try:
             scenario = Scenario.model_validate(document.table, context=context)
@@ -75,8 +72,6 @@ def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenar
         except ValidationError as error:
             faults = explain(error, document.table, json_schema(available))
         if not faults:
-            for index, job in enumerate(scenario.job):
-                _read_job(scenario, job, f"{origin.file}: job[{index}]", origin, programs)
             return scenario
         if not made_whole(faults, document.table):
             raise InputError(document.refusal(faults))
@@ -97,33 +92,6 @@ def varied(
         overrides=overrides,
         programs=programs,
     )
-
-
-def _read_job(
-    scenario: Scenario, job: BackgroundJob, where: str, origin: Origin, programs: Programs
-) -> None:
-    """Read a background job's file into `job`: its tables on the scenario's network, endless."""
-    file = origin.folder / job.file
-    table = read_toml(file)
-    network = dict(scenario.table["network"])
-    for key in {"regions", "platform"} & network.keys():
-        network[key] = str((origin.folder / network[key]).absolute())
-    written = table.get("network")
-    collective = written.get("collective") if isinstance(written, dict) else None
-    network["collective"] = collective or "ring"
-    whole = {key: table[key] for key in table.keys() - {"job", "tune", "theory", "cost", "title"}}
-    whole |= {"network": network, "run": {"steps": FOREVER, "evaluate_every": 100}}
-    try:
-        of_job = Origin(str(file), file.parent, (), origin.allow_paths, background=True)
-        loaded = _parsed(whole, of_job, programs)
-    except InputError as error:
-        raise InputError(f"{where}, on the network of this scenario: {error}") from None
-    labels = [algorithm.label for algorithm in loaded.algorithm]
-    if not labels or job.label not in (None, *labels):
-        wanted = "label" if labels else "file"
-        what = nearest(str(job.label), labels, "its labels") if labels else "no algorithm"
-        raise InputError(f"{where}.{wanted}: not in {file}: {what}")
-    job.read(loaded)
 
 
 def available_programs(programs: Programs) -> Mapping[str, Program]:

@@ -1,8 +1,8 @@
 """A run's transfers on the graph of its network: start them on a fabric, and count their bytes.
 
-`SharedNetwork` is the graph and its fabric, which several jobs may share; `FlowNetwork` has the
-draws, payloads and bytes of one run. A *ticket* is the fabric's number of a transfer under way; a
-*line* is one direction of a link or network card.
+`SharedNetwork` is the graph and its fabric; `FlowNetwork` has the draws, payloads and bytes. A
+*ticket* is the fabric's number of a transfer under way; a *line* is one direction of a link or
+network card.
 """
 
 from collections import Counter, defaultdict
@@ -49,25 +49,15 @@ class PreparedTransfer:
 
 
 class SharedNetwork:
-    """The graph, the shared devices and the fabric of one run, or of several jobs on one network.
+    """The graph, the shared devices and the fabric of a run.
 
-    `topology`: None if only devices are shared; `others`: the graphs of further jobs, which use the
-    same lines except for their network cards. `lines`: those of all graphs, before the devices'.
+    `topology`: None if only devices are shared. `lines`: those of the graph, before the devices'.
     `offered`: for each line of changing capacity, the bytes that it could have carried up to a
     time, that time, and its capacity since then.
     """
 
-    def __init__(
-        self,
-        topology: Topology | None,
-        seed: int,
-        devices: int,
-        others: Sequence[Topology] = (),
-    ) -> None:
-        self.lines = list(topology.lines) if topology else []
-        self._own = len(self.lines)
-        self.others = [flow.among(self.lines, f"job {n}") for n, flow in enumerate(others)]
-        lines = self.lines
+    def __init__(self, topology: Topology | None, seed: int, devices: int) -> None:
+        self.lines = lines = list(topology.lines) if topology else []
         self.changing = [number for number, line in enumerate(lines) if line.changes]
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
         first = {number: next(changes)[1] for number, changes in self._changes.items()}
@@ -90,10 +80,10 @@ class SharedNetwork:
         self.fabric.set_capacity(at, line, capacity)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
-        """Return the traffic of this run's lines up to the time `end` (s), as `Run.lines`."""
+        """Return the traffic of the lines up to the time `end` (s), as `Run.lines`."""
         moved, saturated = self.fabric.usage()
         rows = []
-        for number, line in enumerate(self.lines[: self._own]):
+        for number, line in enumerate(self.lines):
             could, down = line.capacity * end, 0.0
             if number in self.offered:
                 offered, since, capacity = self.offered[number]

@@ -127,8 +127,7 @@ class Run:
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every
     flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity).
-    `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
-    `seconds_per_step` meanwhile. `stall`: description of a deadlock; empty without one.
+    `stall`: description of a deadlock; empty without one.
     `bound`: whether the workers never meet, so that it bounds other algorithms and is never picked.
     `paid`, where workers come and go and their time has a price: for each name of `PAID` a list, as
     in `curve`, of what had been paid for.
@@ -161,7 +160,6 @@ class Run:
     failures: dict[str, Any] | None = None
     lines: list[dict[str, Any]] = field(default_factory=list)
     workers: dict[str, list[float]] = field(default_factory=dict)
-    jobs: list[dict[str, Any]] = field(default_factory=list)
     stall: str = ""
     bound: bool = False
     paid: dict[str, list[float]] = field(default_factory=dict)

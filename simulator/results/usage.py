@@ -111,18 +111,6 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [mean | {"bandwidth": line["bandwidth"]} for mean, line in means]
 
 
-def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return means over seeds of `Run.jobs`: the pace of background jobs."""
-    means = over_seeds([run.jobs for run in runs]) or []
-    return [mean | {"job": job["job"]} for mean, job in zip(means, runs[0].jobs, strict=True)]
-
-
-def of_job(job: Mapping[str, Any], file: str, label: str) -> str:
-    """Describe the pace of a background job beside an algorithm."""
-    pace = f"{human(job['seconds_per_step'])} a step" if job["steps"] else "no step"
-    return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {pace}."
-
-
 def of_failures(row: Mapping[str, Any]) -> str:
     """Count in one line crashes and what they left out; tables have the shares of time."""
     lost, sampled = row["failures"], "unselected" in row["breakdown"]

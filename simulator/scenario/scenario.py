@@ -215,35 +215,6 @@ def _without_effect(
             yield f"no effect of {', '.join(names)}, as {why}"
 
 
-class BackgroundJob(Section):
-    """Another job on the same network, which runs beside each run.
-
-    `scenario`: its tables, on this network, once `load.load` has read its file.
-    """
-
-    file: Name = Field(
-        description="scenario of the job; its network is this one, except `collective`"
-    )
-    label: Name | None = optional("its algorithm; left out: the first")
-    _scenario: "Scenario | None" = PrivateAttr(default=None)
-
-    @property
-    def scenario(self) -> "Scenario":
-        """The job's tables, on this network."""
-        assert self._scenario is not None
-        return self._scenario
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm that the job runs."""
-        of_job = self.scenario.algorithm
-        return next(one for one in of_job if self.label in (None, one.label))
-
-    def read(self, scenario: "Scenario") -> None:
-        """Set the scenario read from its file."""
-        self._scenario = scenario
-
-
 class Scenario(Section):
     """Everything one simulation needs."""
 
@@ -262,7 +233,6 @@ class Scenario(Section):
     algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = optional(
         "the algorithms to compare", ()
     )
-    job: Many[BackgroundJob] = optional("other jobs on the same network", ())
     tune: tables.Tune = tables.Tune()
     theory: tables.Theory = tables.Theory()
     validation: tables.ValidationSettings = tables.ValidationSettings()
@@ -349,7 +319,7 @@ class Scenario(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Store the origin of the scenario, if it was loaded."""
-        keys = ("file", "table", "background", "notes")
+        keys = ("file", "table", "notes")
         self._loaded = {key: context[key] for key in keys if key in (context or {})}
 
     @property
@@ -375,16 +345,9 @@ class Scenario(Section):
         return tuple(notes)
 
     @property
-    def shares(self) -> bool:
-        """Whether other jobs use the network, so that links without traffic here are allowed."""
-        return bool(self._loaded.get("background") or self.job)
-
-    @property
     def heavy_tailed(self) -> bool:
         """Whether some random time has no finite variance, so that few runs tell no mean."""
-        jobs = (job.scenario.cluster for job in self.job)
-        every = laws(self.cluster, self.network, self.server, *jobs)
-        return any(law.variance == inf for law in every)
+        return any(law.variance == inf for law in laws(self.cluster, self.network, self.server))
 
     @cached_property
     def team(self) -> Team:

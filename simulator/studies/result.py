@@ -85,7 +85,6 @@ class Result(Display):
             **self.statistics_of(algorithm, runs),
             "failures": usage.over_seeds([run.failures for run in runs]),
             "network": {"lines": usage.lines(runs)} if runs[0].lines else None,
-            "jobs": usage.jobs(runs),
             "workers": usage.over_seeds([run.workers for run in runs]),
             "clients": usage.clients(scenario, runs),
             "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
@@ -155,15 +154,6 @@ class Result(Display):
     def failures(self) -> list[str]:
         """A line for each algorithm whose nodes crashed, or whose means left contributions out."""
         return [usage.of_failures(row) for row in self.algorithms if row["failures"] is not None]
-
-    @property
-    def jobs(self) -> list[str]:
-        """A line for each algorithm and background job: the job's pace beside the algorithm."""
-        return [
-            usage.of_job(job, self.scenario.job[job["job"]].file, row["label"])
-            for row in self.algorithms
-            for job in row["jobs"]
-        ]
 
     @property
     def loss_basis(self) -> str | None:

@@ -208,7 +208,7 @@ def _row(label: str) -> dict[str, object]:
                                "saturated": 0.1, "down": 0.0}]},
         "links": {"a->b": 1e6}, "interval90": {"time_to_target": [0.4, None]},
         "bottleneck": f"{label}: the network.", "stall": None, "bound": None,
-        "failures": None, "jobs": [],
+        "failures": None,
     }  # fmt: skip
 
 

@@ -183,8 +183,6 @@ NAMING = {
     "membership": ('workers = 4', 'workers = 4\nmembership = "../secret.csv"'),
     "trace": ('workers = 4', 'workers = 4\nmembership = { file = "../secret.csv" }'),
     "profile of a worker": ('workers = 4', 'workers = 4\nprofile = { file = "../secret.csv" }'),
-    "job": ('[[algorithm]]\nname = "ssgd"',
-            '[[job]]\nfile = "../secret.csv"\n[[algorithm]]\nname = "ssgd"'),
 }  # fmt: skip
 
 
@@ -236,18 +234,6 @@ def test_a_profile_is_not_looked_for_in_the_current_folder(folder, monkeypatch):
     with pytest.raises(InputError, match="no such file"):
         load("sub/test.toml")
     assert load("sub/test.toml", ["extends=p.toml"])  # as the command line says
-
-
-def test_a_jobs_scenario_stays_in_its_folder(folder):
-    (folder / "jobs").mkdir()
-    (folder / "beside.csv").write_text("0.1\n")
-    write(folder / "jobs", "../beside.csv", "other.toml")
-    job = '[[job]]\nfile = "jobs/other.toml"\n[[algorithm]]\nname = "ssgd"'
-    flows = ('latency = "20 ms"', 'model = "flows"\nlatency = "20 ms"')
-    (folder / "test.toml").write_text(toml(j=('[[algorithm]]\nname = "ssgd"', job), f=flows))
-    with pytest.raises(InputError, match=r"other\.toml: cluster\.compute\.file.* outside"):
-        load(folder / "test.toml")
-    assert load(folder / "test.toml", allow_paths=True).job
 
 
 def test_the_command_line_says_how(folder, capsys, monkeypatch):

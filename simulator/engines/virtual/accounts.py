@@ -111,26 +111,6 @@ def _saving(run: Simulation) -> float:
     return sum(outages.down for outages in run.outages[: run.workers]) if saves else 0.0
 
 
-def jobs(run: Simulation) -> list[dict[str, Any]]:
-    """Return the progress of each background job, as `Run.jobs`."""
-    steps = [job.nodes[-1].step / _gradients_per_step(job) for job in run.background]
-    return [
-        {
-            "job": index,
-            "algorithm": job.label,
-            "steps": done,
-            "seconds_per_step": run.ended / done if done else None,
-        }
-        for index, (job, done) in enumerate(zip(run.background, steps, strict=True))
-    ]
-
-
-def _gradients_per_step(job: Simulation) -> int:
-    """Return how many gradients a job's last node counts per step."""
-    served = job.program.server is not None
-    return job.program.counted(job.workers, job.scenario.cluster.participants) if served else 1
-
-
 def timeline(run: Simulation, stored: Spans, until: float) -> np.ndarray:
     """Return the spans up to a time (s) for a timeline, in wall-clock time."""
     spans = stored.array(until)

@@ -2,7 +2,7 @@
 
 The end of a transfer is known only when it comes (`shared_lines`). A crash cancels the transfers
 that it interrupts and starts them again (`_resend`, `_launch`).
-After a change run tests/engines/test_flows.py, test_background_jobs.py and tests/network.
+After a change run tests/engines/test_flows.py and tests/network.
 """
 
 from collections import deque
@@ -64,8 +64,8 @@ class FlowTransport:
 
     def __init__(self, run: Any, lines: SharedLines) -> None:
         self._run, self._lines = run, lines
-        number = 0 if run.host is run else 1 + len(run.host.background)
-        self.traffic = FlowNetwork(run.scenario, lines.topologies[number], lines.fabric, run.seed)
+        assert lines.topology is not None
+        self.traffic = FlowNetwork(run.scenario, lines.topology, lines.fabric, run.seed)
 
     # Messages
 

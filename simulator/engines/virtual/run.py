@@ -17,7 +17,6 @@ from . import accounts, collective_slowdown
 from .simulation import Simulation
 
 RARELY = 100_000  # new objects between searches for garbage: the default is 700
-SEED_DISTANCE = 10**9  # between seeds of a run and of its jobs, so that no streams coincide
 
 
 def run(
@@ -40,7 +39,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     """
     algorithm, program, stored = world.algorithm, world.program, Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
-        simulation = _made(world, seed, stored).run()  # may diverge: a note says so
+        simulation = Simulation(world, seed, stored).run()  # may diverge: a note says so
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
     shown = None if stored is None else accounts.timeline(simulation, stored, simulation.end)
@@ -69,7 +68,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         inbox_bytes=simulation.inbox_bytes,
         failures=accounts.failures(simulation, mean),
         lines=simulation.usage(),
-        jobs=accounts.jobs(simulation),
         stall=simulation.stall,
         paid=simulation.observer.paid,
     )
@@ -92,16 +90,6 @@ def _rarely_collected() -> Iterator[None]:
         gc.set_threshold(*usual)
     if gc.get_stats()[0]["collections"] > before:
         gc.collect()
-
-
-def _made(world: World, seed: int, stored: Spans | None) -> Simulation:
-    """Return the simulation before its run, with its background jobs."""
-    simulation = Simulation(world, seed, stored)
-    for number, job in enumerate(world.scenario.job, 1):  # endless, over the same lines
-        job_world = World.of(job.scenario, job.algorithm, catalogue()[job.algorithm.name])
-        job_seed = seed + number * SEED_DISTANCE
-        simulation.background.append(Simulation(job_world, job_seed, host=simulation))
-    return simulation
 
 
 def notes(

@@ -1,4 +1,4 @@
-"""The lines that transfers of a run and of background jobs share; a shared device is a line, too.
+"""The lines that the transfers of a run share; a shared device is a line, too.
 
 The fabric (`network.fabric`) is a flow-level max-min model of the lines. Nodes and transports start
 transfers (or gradients to compute) there by number, with a callback for the end of each.
@@ -8,7 +8,7 @@ Three sources of events advance together, in `Simulation.release` and `advance`:
 flows, crashes). Invariant: the fabric's clock never passes the earliest of the others, as it cannot
 go back. Events of equal times come in the order fabric, network, messages, SimPy. Network events
 pass only while a transfer is in flight, so that endless ones keep no run alive.
-After a change run tests/engines/test_flows.py, test_background_jobs.py and tests/network.
+After a change run tests/engines/test_flows.py and tests/network.
 """
 
 import types
@@ -98,11 +98,10 @@ class Transfer(NamedTuple):
 
 
 class SharedLines:
-    """The lines of a run and of its background jobs.
+    """The lines of a run.
 
-    `topologies`: the graphs of the run and of each job, on the same lines; empty if only devices
-    are shared. `events`: the changes to come. Transfers in flight are stored by number, without
-    competing flows, which never end.
+    `topology`: its graph; None if only devices are shared. `events`: the changes to come. Transfers
+    in flight are stored by number, without competing flows, which never end.
     """
 
     def __init__(self, run: Any) -> None:
@@ -112,11 +111,10 @@ class SharedLines:
         self._devices = scenario.team.devices
         count = max((number for number in self._devices if number is not None), default=-1) + 1
         topology = Topology(scenario) if scenario.network.model == "flows" else None
-        job_graphs = [Topology(job.scenario) for job in scenario.job]
-        self.network = SharedNetwork(topology, run.seed, count, job_graphs)
+        self.network = SharedNetwork(topology, run.seed, count)
         self.fabric = self.network.fabric
         self.events = NetworkEvents(self.network)
-        self.topologies = [] if topology is None else [topology, *self.network.others]
+        self.topology = topology
         for greedy in topology.greedy() if topology else ():
             self.events.add_competing_flow(greedy, run.seed)
         paths = [

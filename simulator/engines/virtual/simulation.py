@@ -17,7 +17,7 @@ Invariants.
   Reasons. SimPy's processes, `AllOf` and stores give the same order at several times the cost.
   A run is composed: `transport` carries messages and collectives, `availability` has the times at
   which nodes are up (each has `outages` if it may be down), `recovery` decides whose contributions
-  collectives take, and `background` runs load the `lines` that they share. Without crashes and
+  collectives take, and transfers may share `lines`. Without crashes and
   shared lines, that costs a comparison with None.
 
 After a change run tests/engines and tests/programs, then `make bench`.
@@ -26,7 +26,7 @@ After a change run tests/engines and tests/programs, then `make bench`.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop
-from itertools import chain, repeat
+from itertools import repeat
 from math import inf
 from typing import Any, Self
 
@@ -68,7 +68,7 @@ class Simulation:
     workers x steps (`Observer.limit`).
     `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`:
     number of this run's events in SimPy, without its end; `in_flight`: number of its transfers over
-    `lines`, which it shares with the `background`, runs that only load them. `staleness`: uses of
+    shared `lines`. `staleness`: uses of
     results, by age. `strides`: whether workers take a phase's steps at once, as only outages can
     disturb them; `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that
     waited at the server at once. `work_left`: whether the server has messages to serve after the
@@ -78,26 +78,18 @@ class Simulation:
 
     __slots__ = (  # without slots CPython 3.11 reads this many attributes slowly
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "background", "beside", "calendars", "deadline", "events", "host",
-        "in_flight", "inbox_bytes", "label",
+        "beside", "calendars", "deadline", "events", "in_flight", "inbox_bytes", "label",
         "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
         "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
         "staleness", "stall", "strides", "traffic", "transport", "undelivered", "unfinished",
         "whole_bytes", "work_left", "workers",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        world: World,
-        seed: int,
-        spans: Spans | None = None,
-        host: "Simulation | None" = None,
-    ) -> None:
+    def __init__(self, world: World, seed: int, spans: Spans | None = None) -> None:
         scenario, program, parameters = world.scenario, world.program, world.algorithm.parameters
         self.scenario, self.seed, self.program = scenario, seed, program
         self.label = world.algorithm.label
-        self.host: Simulation = self if host is None else host
-        self.agenda: Agenda = Agenda() if host is None else host.agenda
+        self.agenda = Agenda()
         self.workers = scenario.cluster.workers
         self.objective = build.build(scenario, world.algorithm, seed)
         self.meter = payloads.Meter(scenario.model.bytes, self.objective.dimension)
@@ -106,7 +98,6 @@ class Simulation:
         self.calendars = self.availability.calendars
         self.absentees = Absentees(scenario.cluster.sampling, self.calendars)
         self.recovery = Participation(self)
-        self.background: list[Simulation] = []
         self.connect()
         self.traffic, self.answer = self.transport.traffic, self.transport.answer
         self.spans, self.ready = spans, self.agenda.ready
@@ -116,7 +107,7 @@ class Simulation:
         self.staleness: dict[int, int] = defaultdict(int)
         self.inbox_bytes = 0.0
         self.work_left = self.over = False
-        self.deadline: float = deadline(scenario) if host is None else host.deadline
+        self.deadline: float = deadline(scenario)
         self.open_collectives: dict[int, Collective] = {}
         self.parked, self.strides = leaping(self, self.recovery.sampled, parameters)
         self.unfinished: list[str] = []
@@ -162,8 +153,7 @@ class Simulation:
         if model == "flows" or self.scenario.team.shares_devices:
             from . import flows, shared_lines  # noqa: PLC0415 - they load numba
 
-            first = self.host is self
-            self.lines = shared_lines.SharedLines(self) if first else self.host.lines
+            self.lines = shared_lines.SharedLines(self)
             if model == "flows":
                 self.transport: Any = flows.FlowTransport(self, self.lines)
                 return
@@ -214,13 +204,11 @@ class Simulation:
         self.availability.start(self)
         if self.deadline < inf:
             self._end_at(self.deadline)
-        runs: list[Simulation] = [*self.background, self]
         try:
-            for run in runs:
-                run.release_at(0.0, run.nodes)
+            self.release_at(0.0, self.nodes)
             self.agenda.env.run()
         finally:
-            for node in chain.from_iterable(run.nodes for run in runs):
+            for node in self.nodes:
                 node.coroutine.close()
         if not (self.has_pending() or self.observer.complete or self.work_left):
             self.report_stall(self._deadlocked())
@@ -236,11 +224,6 @@ class Simulation:
         return bool(
             self.events or self.undelivered or (self.lines and self.lines.has_pending(self))
         )
-
-    def idle(self) -> bool:
-        """Return whether only background jobs have work left."""
-        host = self.host
-        return bool(host.background) and not (host.events or host.in_flight)
 
     def report_stall(self, nodes: list[str]) -> None:
         """Record why the run stalled; `nodes`: clauses on who waits for whom."""
@@ -369,9 +352,6 @@ class Simulation:
                     resume = node.resume
                     resume(value)
                 if lines is not None:
-                    if self.idle():
-                        self._end_at(agenda.env.now)
-                        return
                     first = undelivered[0][0] if undelivered else inf
                     if lines.advance(min(agenda.next, first)):
                         continue

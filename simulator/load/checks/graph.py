@@ -21,9 +21,8 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
         yield from _platform(scenario)
         return
     graph = NetworkGraph(scenario)
-    if not scenario.shares:  # another job may use a link
-        yield from _links(graph)
-        yield from _unused_bandwidth(scenario, graph)
+    yield from _links(graph)
+    yield from _unused_bandwidth(scenario, graph)
     joined = ", ".join(sorted({" - ".join(sorted(pair)) for pair in graph.direct})) or "none"
     for index, outage in enumerate(graph.network.outage):
         a, b = outage.between

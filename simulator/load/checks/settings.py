@@ -131,8 +131,6 @@ def _run(scenario: Scenario) -> Iterator[Problem]:
         (late, "run.evaluate_every", "never-evaluated"),
         steps=run.steps,
     )
-    for index, _ in enumerate(scenario.job):
-        yield from broken((scenario.network.closed_form, ("job", index), "job-closed-form"))
 
 
 def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:

@@ -56,24 +56,6 @@ class Topology:
         self.lines: list[Line] = [
             replace(line, capacity=line.capacity * usable) for line in self._graph.lines
         ]
-        self._numbers = list(range(len(self.lines)))
-
-    def among(self, lines: list[Line], name: str) -> "Topology":
-        """Map this graph's lines to those in `lines` of the same names; append new ones.
-
-        Network cards are always new, and are prefixed with `name`. Returns this graph.
-        """
-        cards = {number for card in self._graph.cards for number in (*card.out, *card.into)}
-        numbers = {line.name: number for number, line in enumerate(lines)}
-        for number, line in enumerate(self.lines):
-            renamed = number in cards and not self._on_hosts
-            called = f"{name} {line.name}" if renamed else line.name
-            if called not in numbers:
-                numbers[called] = len(lines)
-                lines.append(replace(line, name=called))
-            self._numbers[number] = numbers[called]
-        self._routes.clear()
-        return self
 
     def route(self, ranks: tuple[int, ...]) -> Route:
         """Return the route of a pipelined flow through all ranks in order.
@@ -88,8 +70,7 @@ class Topology:
                 path = graph.between(graph.sites[source], graph.sites[to])
                 lines += graph.cards[source].out + path.lines + graph.cards[to].into
                 paths.append(path)
-            numbers = tuple(self._numbers[line] for line in lines)
-            self._routes[ranks] = _route(numbers, paths, self._scenario.network)
+            self._routes[ranks] = _route(lines, paths, self._scenario.network)
         return self._routes[ranks]
 
     def hop(self, source: int, to: int) -> str:
@@ -104,11 +85,8 @@ class Topology:
         """Return a node's place as `hop` names it: region, host of a platform, or node."""
         server = rank == len(self.places.regions)
         region = self.places.server if server else self.places.regions[rank]
-        return region or (self._graph.sites[rank] if self._on_hosts else self.places.of(rank))
-
-    @property
-    def _on_hosts(self) -> bool:
-        return isinstance(self._graph, Hosts)
+        on_hosts = isinstance(self._graph, Hosts)
+        return region or (self._graph.sites[rank] if on_hosts else self.places.of(rank))
 
     def greedy(self) -> list[Greedy]:
         """Return the endless flows of [[network.background]]."""
