@@ -397,7 +397,6 @@ def _tune(
         "loss; without a loss, seconds per step, or per useful gradient of sampled clients.",
     ),
     trials: int = _count("Largest number of configurations to try.", default="256"),
-    preset: str | None = _option("adacomm-tau0", "Search as a paper proposes."),
     **given: Any,
 ) -> Answer:
     """Search for the best algorithm and parameters.
@@ -410,7 +409,7 @@ def _tune(
     from paceline.simulator.studies.tune.tune import tune
 
     with _study(scenario, "-tune", "tuning", "parts, left", **given) as (loaded, how):
-        result = tune(loaded, objective=objective, trials=trials, preset=preset, **how)
+        result = tune(loaded, objective=objective, trials=trials, **how)
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."

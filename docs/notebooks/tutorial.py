@@ -70,9 +70,7 @@ print(tuned)
 tuned.study.best_trial.params
 
 # %% [markdown]
-# Results are kept in files, and had again exactly.
+# Each row of its ranking is a row of a data frame.
 
 # %%
-tuned.save("tuned.paceline", overwrite=True)
-again = paceline.TuneResult.load("tuned.paceline")
-assert again.json() == tuned.json()
+tuned.to_pandas()[["label", "value", "seeds"]]

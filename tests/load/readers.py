@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 
@@ -18,11 +17,9 @@ from paceline.simulator.reports.page.reading import read as read_runs
 from paceline.simulator.results import documents, store
 from paceline.simulator.studies import size
 from paceline.simulator.studies.fit.targets import read as read_targets
-from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune.result import TuneResult
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.calibration import sources
 from paceline.validate.calibration.profile import read as read_profile
@@ -157,19 +154,6 @@ def kept(data: bytes, folder: Path) -> None:
         store.decode(data)
 
 
-def saved(data: bytes, folder: Path) -> None:
-    """A saved result: its fields, then the file as a whole."""
-    path = folder / "kept"
-    with ZipFile(path, "w") as archive:
-        archive.writestr("result.json", data)
-        archive.writestr("0.npz", written()[""])
-    for content in (path.read_bytes(), data):
-        path.write_bytes(content)
-        for kind in (Result, TuneResult):
-            with suppress(InputError):
-                kind.load(path)
-
-
 def targets(data: bytes, folder: Path) -> None:
     """Targets of a fit, and the scenarios at the ends of its ranges."""
     file = folder / "targets.toml"
@@ -183,7 +167,7 @@ def targets(data: bytes, folder: Path) -> None:
 READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                   timeline, kept, saved, targets)
+                   timeline, kept, targets)
 } | {
     "search": lambda data, folder: page({"tune.json": data}, folder),
     "swept": lambda data, folder: page({"sweep.json": data} | of_sweep("sweep.csv"), folder),
@@ -261,15 +245,12 @@ def written() -> dict[str, bytes]:
     names = ("tune.json", "sweep.json", "sweep.csv", "timeline.json", "comparison.json")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tuned = tune(small, out=folder)
+        tune(small, out=folder)
         sweep(small, {"cluster.workers": [1, 2]}, out=folder)
         result = simulate(small, seeds=1, out=folder)
         compare(folder, folder, as_measured=True).save(folder / "compared")
         (folder / "compared" / "comparison.json").rename(folder / "comparison.json")
         actual = {name: _unhashed(folder / name) for name in names}
-        for kept_as, study in {"simulated": result, "tuned": tuned}.items():
-            with ZipFile(study.save(folder / kept_as)) as archive:
-                actual[kept_as] = archive.read("result.json")
     return actual | {"": store.encode(result.runs[0])}
 
 
@@ -309,6 +290,5 @@ def seeds() -> dict[str, list[bytes]]:
         "table": [written()["sweep.csv"]],
         "comparison": [written()["comparison.json"]],
         "kept": [written()[""]],
-        "saved": [written()["simulated"], written()["tuned"]],
         "targets": [TARGETS.encode()],
     }

@@ -495,24 +495,6 @@ def test_dts_begins_with_the_delay_that_hides_the_latency():
     assert {"delay": 4, "period": 4} in begun
 
 
-def test_adacomms_own_search_for_tau0():
-    table = world(
-        None,
-        {"name": "adacomm", "tau0": 3, "interval": "4 s"},
-        run={"duration": "300 s"},
-        network={"latency": "1 s"},
-    )
-    result = found(table, preset="adacomm-tau0", seeds=2)
-    assert {item.candidate.parameters["tau0"] for item in result.ranked} == set(warm_starts.TAU0)
-    assert result.best.candidate.name == "adacomm"
-    assert result.best.candidate.parameters["tau0"] > 1  # averages take 2 s, steps 0.1 s
-    assert result.objective.deadline == 4.0
-    with pytest.raises(InputError, match="add an \\[\\[algorithm\\]\\] table"):
-        found(world(GRID), preset="adacomm-tau0")
-    with pytest.raises(InputError, match="leave --objective out"):
-        found(table, preset="adacomm-tau0", objective="time-to-loss")
-
-
 def test_spread_keeps_the_minimum_or_else_the_mean():
     table = world()
     for law, moment in [

@@ -444,7 +444,7 @@ def test_the_command_prints_tables_or_json_and_writes_only_when_told(
         assert json.loads(Path(folder, "comparison.json").read_text()).items() >= document.items()
     names = {path.name for path in Path("a").iterdir()}
     figures = {f"comparison.{kind}" for kind in ("png", "svg")}
-    assert names == {"comparison.json", "comparison.paceline", "timeline.json"} | figures
+    assert names == {"comparison.json", "timeline.json"} | figures
     for name in names:
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
 

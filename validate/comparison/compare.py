@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs
 from paceline.simulator.results import read, statistics, store, timeline
 from paceline.simulator.results.figures import curves, drawing, style
 from paceline.simulator.results.figures.chart import Chart, Look
@@ -13,13 +12,11 @@ from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.studies.display import saved
 from paceline.simulator.studies.display.display import Display, without_tables
 
 from .quantities import PACE, TARGET
 from .statistics import ComparisonStatistics
 
-SAVED = "comparison.paceline"
 WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution",
            "not_counted", "sentence", "notes")  # fmt: skip
 """Attributes of a `Comparison` that are keys of its document."""
@@ -29,7 +26,7 @@ class ComparisonDirectory(store.Directory):
     """The directory of a comparison; see `store.Directory`."""
 
     whole, parts = "comparison.json", ".comparison"
-    names = (whole, timeline.FILE, SAVED, *(f"comparison.{kind}" for kind in FORMATS))
+    names = (whole, timeline.FILE, *(f"comparison.{kind}" for kind in FORMATS))
     lasting = True
 
 
@@ -102,8 +99,7 @@ class Comparison(Display, ComparisonStatistics):
     def save(self, out: Path | str, overwrite: bool = False) -> Path:
         """Write the document, the figure and both timelines to `out`.
 
-        `load` reads the comparison back. A comparison of other directories is replaced only with
-        `overwrite`. Raises InputError.
+        A comparison of other directories is replaced only with `overwrite`. Raises InputError.
         """
         sides = {"predicted": self.predicted, "measured": self.measured}
         settings = {"command": "compare"}
@@ -115,13 +111,6 @@ class Comparison(Display, ComparisonStatistics):
             self.write(directory)
         return Path(out)
 
-    @classmethod
-    def load(
-        cls, path: Path | str, *, programs: Programs = None, allow_paths: bool = False
-    ) -> "Comparison":
-        """Read a comparison from a directory of `save`."""
-        return saved.read(Path(path) / SAVED, cls, saved.Restorer(programs, allow_paths))
-
     def write(self, directory: ComparisonDirectory) -> None:
         """Write the document, the figure and both timelines."""
         sides = {"predicted": self.predicted, self.basis: self.measured}
@@ -129,7 +118,6 @@ class Comparison(Display, ComparisonStatistics):
         with style.style():
             files = drawing.files({"comparison": self._chart()})
         files[timeline.FILE] = store.dump(spans, indent=None)
-        files[SAVED] = saved.encoded("Comparison", self._state())
         directory.finish(files, self.json())
 
 

@@ -6,18 +6,14 @@ import importlib
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...inputs import messages
-from ...load.load import Programs
 from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
 from ...results.figures import drawing, interactive, style
 from ...results.figures.chart import Chart, without_bands
 from ...results.figures.style import Axes
-from . import saved
 
 if TYPE_CHECKING:  # extras, and plotly is slow to import
     import pandas as pd
@@ -37,7 +33,7 @@ STYLE = (  # in place, as a notebook may be sent without any style of its own
 
 
 class Display:
-    """A result with a short repr, a table and a figure for notebooks, data frames and a file."""
+    """A result with a short repr, a table and a figure for notebooks, and data frames."""
 
     def records(self) -> list[dict[str, Any]]:
         """Return flat rows, those of a data frame."""
@@ -126,28 +122,6 @@ class Display:
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""
         return extra("pandas").DataFrame(self.records())
-
-    def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the result to a file, from which `load` restores it; return its path.
-
-        Raises InputError where something else is there, unless `overwrite`.
-        """
-        data = saved.encoded(type(self).__name__, self._state())
-        return saved.write(Path(path), data, overwrite)
-
-    @classmethod
-    def load(
-        cls, path: str | Path, *, programs: Programs = None, allow_paths: bool = False
-    ) -> Self:
-        """Read a result that `save` has written.
-
-        `programs`: a user's, if its scenario names them; `allow_paths`: files that the scenario
-        names may lie outside its folder. Raises InputError.
-        """
-        return saved.read(Path(path), cls, saved.Restorer(programs, allow_paths))
-
-    def _state(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
 
 
 def _whole(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,6 @@ from ..result import free_codecs
 from . import parts, ranking
 from .objective import TuningObjective
 from .race import Contender
-from .search import study
 from .space import Space
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class TuneResult(Display):
 
     `ranked`: every configuration tried, the best first; `order`: of those that were not given up;
     `regret`: as `regret.regrets` returns it; `runs`: simulations that were needed, `resumed` of
-    them kept from before; `notes`: assumptions; `trials`: records of optuna's trials.
+    them kept from before; `notes`: assumptions; `study`: optuna's.
     """
 
     space: Space
@@ -64,12 +63,7 @@ class TuneResult(Display):
     resumed: int
     notes: list[str]
     wall_seconds: float
-    trials: list[dict[str, Any]] = field(default_factory=list)
-
-    @cached_property
-    def study(self) -> "Study":
-        """The optuna study of the search, in memory: its `trials` may be added to any other."""
-        return study(self.trials)
+    study: "Study | None" = None
 
     @property
     def best(self) -> Contender:

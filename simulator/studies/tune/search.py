@@ -14,62 +14,28 @@ import numpy as np
 from ...errors import InputError
 from ..execution import Progress
 from .race import Contender, Race, seed_counts
-from .runner import quiet
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial
-    from optuna.trial import FrozenTrial
 
 BATCH = 16  # configurations asked for at once
 WHOLE_BATCH = 64  # where all are tried, so that none waits for the outcome of others
 PATIENCE = 4  # times the trials may be asked for before so many different ones are found
 
 
-def trial_record(trial: "FrozenTrial") -> dict[str, Any]:
-    """Return a trial of optuna as JSON-able arguments of `optuna.trial.create_trial`."""
-    from optuna.distributions import distribution_to_json  # noqa: PLC0415
-
-    kinds = {key: distribution_to_json(kind) for key, kind in trial.distributions.items()}
-    return {
-        "state": trial.state.name,
-        "value": trial.value,
-        "params": dict(trial.params),
-        "distributions": kinds,
-        "intermediate_values": {str(seed): x for seed, x in trial.intermediate_values.items()},
-        "user_attrs": dict(trial.user_attrs),
-    }
-
-
-def study(trials: Sequence[Mapping[str, Any]]) -> "Study":
-    """Return a study, in memory, of the trials that `trial_record` returned."""
-    import optuna  # noqa: PLC0415
-
-    with quiet():
-        restored = optuna.create_study(study_name="paceline")
-    adapted = optuna.distributions.json_to_distribution
-    for trial in trials:
-        changed = {
-            "state": optuna.trial.TrialState[trial["state"]],
-            "distributions": {key: adapted(kind) for key, kind in trial["distributions"].items()},
-            "intermediate_values": {int(k): x for k, x in trial["intermediate_values"].items()},
-        }
-        restored.add_trial(optuna.trial.create_trial(**{**trial, **changed}))
-    return restored
-
-
 @dataclass
 class Search:
     """The state of a search; `refused`: reasons by combination that could not be tried.
 
-    `trials`: records of optuna's, once the search has ended; `after`: work that follows it, in
-    configurations, so that one scale holds for both.
+    `study`: optuna's; `after`: work that follows the search, in configurations, so that one scale
+    holds for both.
     """
 
     race: Race
     seed: int
     progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
-    trials: list[dict[str, Any]] = field(default_factory=list)
+    study: "Study | None" = None
     after: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +48,9 @@ class Search:
         size = self.space.size
         whole = size is not None and size <= trials
         total = size if whole and size is not None else trials
-        study = optuna.create_study(pruner=optuna.pruners.WilcoxonPruner())
+        self.study = study = optuna.create_study(
+            study_name="paceline", pruner=optuna.pruners.WilcoxonPruner()
+        )
         for point in [*first, *(self._others(first) if whole else ())]:
             study.enqueue_trial(point)
         proposed = batch = 0
@@ -100,7 +68,6 @@ class Search:
             self._batch(study, [study.ask() for _ in range(wanted)])
             proposed, batch = proposed + wanted, batch + 1
             say()
-        self.trials = [trial_record(trial) for trial in study.trials]
         while self.race.contenders and (again := self.race.readmitted()):
             self.race.runner.progress = self._reporter(total)
             self._race(again)

@@ -35,7 +35,6 @@ def tune(  # noqa: PLR0913 - the options of the command
     *,
     objective: str | None = None,
     trials: int = TRIALS,
-    preset: str | None = None,
     seeds: int | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -49,12 +48,11 @@ def tune(  # noqa: PLR0913 - the options of the command
 ) -> TuneResult:
     """Search [tune] of `scenario` for the best algorithm and parameters, with paired seeds.
 
-    `objective`: one of `objective.OBJECTIVES`; `trials`: configurations tried at most; `preset`:
-    one of `warm_starts.PRESETS`, which brings its own space. The numbers are the same for any
-    `jobs` or `dask`. With `out`, each run is kept there at once, so that the same call resumes
-    after an interruption, and tune.json and figures are written in the end (over those of other
-    settings only if `overwrite`); runs of `programs`, whose code has no version, are not resumed.
-    Raises InputError.
+    `objective`: one of `objective.OBJECTIVES`; `trials`: configurations tried at most. The numbers
+    are the same for any `jobs` or `dask`. With `out`, each run is kept there at once, so that the
+    same call resumes after an interruption, and tune.json and figures are written in the end (over
+    those of other settings only if `overwrite`); runs of `programs`, whose code has no version, are
+    not resumed. Raises InputError.
     """
     began = time.perf_counter()
     if not isinstance(scenario, Scenario):
@@ -64,19 +62,18 @@ def tune(  # noqa: PLR0913 - the options of the command
     numbers = list(chosen_seeds)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
-    tried, aim, notes = plan(scenario, objective, preset, programs)
+    tried, aim, notes = plan(scenario, objective, programs)
     if not force:
         worlds = [tried.world(candidate) for candidate in warm_starts.samples(tried)]
         many = -(-min(trials, tried.size or trials) // len(worlds))
         size.demand([(world, chosen_seeds[:FEWEST]) for world in worlds] * many, execution)
     options = settings(
         "tune", scenario, programs, seeds=numbers, engine=engine, objective=aim.name,
-        trials=trials, preset=preset,
+        trials=trials,
     )  # fmt: skip
     with opened(out, overwrite, TuneDirectory, options) as directory:
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
-        notes[bool(preset) : bool(preset)] = ends if aim.deadline else []
-        notes += [] if aim.deadline else ends
+        notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
         with quiet(), executors.start(execution) as executor:
             runner = Runner(aim, execution, executor, directory)
             search = Search(Race(tried, aim, runner, numbers), seed, progress)
@@ -107,7 +104,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(
-            tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took, search.trials
+            tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took, search.study
         )
         if directory:
             save(result, directory)
@@ -136,27 +133,19 @@ def _until(
 
 
 def plan(
-    scenario: Scenario, objective: str | None, preset: str | None, programs: Programs
+    scenario: Scenario, objective: str | None, programs: Programs
 ) -> tuple[Space, TuningObjective, list[str]]:
     """Return the space to search, the objective, and notes of what was assumed.
 
-    Raises InputError for an unknown preset, or where there is nothing to tune.
+    Raises InputError where there is nothing to tune.
     """
-    notes = []
-    if preset is not None and preset not in warm_starts.PRESETS:
-        raise InputError(
-            f"preset {preset!r}: unknown; choose one of: {', '.join(warm_starts.PRESETS)}"
-        )
-    if preset:
-        scenario, objective, note = warm_starts.adacomm_tau0(scenario, objective, programs)
-        notes.append(note)
     tried, assumed = space(scenario, programs)
     pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
     worlds = [
         varied(scenario, table=part.applied(scenario.table), programs=programs)
         for part in pieces.values()
     ]
-    return tried, tuning_objective(scenario, objective, worlds), [*notes, *assumed]
+    return tried, tuning_objective(scenario, objective, worlds), assumed
 
 
 def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:

@@ -5,16 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import theory
-from ...errors import InputError
-from ...load.load import Programs, available_programs, varied
+from ...load.load import available_programs
 from ...network.mean_cost import mean_cost
 from ...scenario.scenario import Scenario
 from ...scenario.tables import NoObjective, Range
 from ..execution import Execution
 from .space import Candidate, Space, Values
-
-PRESETS = ("adacomm-tau0",)
-TAU0 = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def first(space: Space) -> list[dict[str, Any]]:
@@ -95,34 +91,3 @@ def shortest(space: Space, seed: int, execution: Execution) -> float:
         (run,) = execution.run(world, world.algorithm[0], [seed])
         durations.append(run.duration)
     return min(durations)
-
-
-def adacomm_tau0(
-    scenario: Scenario, objective: str | None, programs: Programs
-) -> tuple[Scenario, str, str]:
-    """AdaComm's own search for its first period: short runs, and the lowest loss wins.
-
-    Wang & Joshi, arXiv 1810.08313: tau0 by a grid search of short runs. Until its first interval
-    (T0) is over adacomm keeps to tau0, so each run is adacomm itself for that interval. Returns
-    the scenario to tune, the objective, and a note. Raises InputError without an adacomm to tune.
-    """
-    if objective not in (None, "loss-at-deadline"):
-        raise InputError(
-            f"preset adacomm-tau0: compares losses after the first interval, not {objective}; "
-            "leave --objective out"
-        )
-    algorithm = next((one for one in scenario.algorithm if one.name == "adacomm"), None)
-    if algorithm is None:
-        raise InputError(
-            f"{scenario.file}: preset adacomm-tau0: no adacomm here; add an [[algorithm]] table "
-            'with name = "adacomm" and tau0 = 16'
-        )
-    interval = float(algorithm.parameters["interval"])
-    run = {k: v for k, v in scenario.table["run"].items() if k not in ("steps", "tokens")}
-    table = scenario.table | {
-        "algorithm": [dict(algorithm.table)],
-        "run": run | {"duration": f"{interval!r} s"},
-        "tune": {"adacomm": {"tau0": list(TAU0)}},
-    }
-    note = f"preset adacomm-tau0: each tau0 for adacomm's first interval, {interval:g} s"
-    return varied(scenario, table=table, programs=programs), "loss-at-deadline", note
