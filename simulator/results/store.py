@@ -283,16 +283,16 @@ class Directory:
         """Return the settings that the document of a whole directory states."""
         return dict(document.get("settings", {}))
 
-    def part(self, key: str) -> Run | None:
-        """Return the finished run kept under `key`, if there is one."""
+    def find(self, key: str) -> Any:
+        """Return the finished run kept under `key`, or None."""
         try:
             return decode(untrusted.data(self.scratch / f"{key}.npz", untrusted.LARGEST_WRITTEN))
         except (OSError, ValueError):
             return None
 
-    def keep(self, key: str, run: Run) -> None:
+    def keep(self, key: str, result: Any) -> None:
         """Keep a finished run under `key` until the directory is whole."""
-        self._write(self.scratch / f"{key}.npz", encode(run))
+        self._write(self.scratch / f"{key}.npz", encode(result))
 
     def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
         """Replace the files of the directory by `files` and `document`; remove the parts."""
@@ -353,9 +353,13 @@ class RecordDirectory(Directory):
         if lines[-1]:  # cut short: the next record begins a new line
             self._append(b"\n")
 
-    def keep_record(self, key: str, record: Any) -> None:
+    def find(self, key: str) -> Any:
+        """Return the finished record kept under `key`, or None."""
+        return self.kept.get(key)
+
+    def keep(self, key: str, result: Any) -> None:
         """Keep a finished record."""
-        self._append(dump({"key": key, "record": record}, indent=None))
+        self._append(dump({"key": key, "record": result}, indent=None))
 
     def _append(self, line: bytes) -> None:
         with self._log.open("ab", buffering=0) as file:

@@ -1,23 +1,18 @@
 """How runs are executed, and checks of a command's options before any run starts."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world, written
 from ..errors import InputError
 from ..load.load import Programs, available_programs
 from ..results.run import Run
-from ..results.store import Destination, Directory, Settings
 from ..scenario.scenario import Algorithm, Scenario
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
-
-D = TypeVar("D", bound=Directory)
 
 Progress = Callable[[float, int], None]
 """Called with the number of finished tasks, and shares of one, and that of all tasks."""
@@ -93,22 +88,6 @@ def demand_algorithms(scenario: Scenario, programs: Programs) -> None:
         raise InputError(
             f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
         )
-
-
-@contextmanager
-def opened(
-    out: Path | str | Destination | None,
-    overwrite: bool,
-    kind: Callable[..., D],
-    settings: Settings,
-) -> Iterator[D | None]:
-    """Open the directory of a study; yield None if `out` is None. Raises InputError."""
-    if out is None:
-        yield None
-        return
-    directory: D = Destination.of(out, overwrite).open(kind, settings)
-    with directory:
-        yield directory
 
 
 def _demand_at_least(name: str, value: int, least: int) -> None:

@@ -1,10 +1,10 @@
-"""Run tasks in this process, in processes on this machine, or on a Dask cluster."""
+"""Run tasks in this process, in several, or on a Dask cluster, and keep their results."""
 
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     CancelledError,
     Executor,
@@ -14,23 +14,27 @@ from concurrent.futures import (
     as_completed,
 )
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import resource_tracker
+from pathlib import Path
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..engines.observer import TELL
 from ..errors import InputError, RunError
-from .execution import Execution, cores
+from ..results import store
+from ..results.store import Destination
+from .execution import Execution, Progress, cores
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others, and in here
 TRIES = 2  # of a task whose process dies
-
+SHARED = "/dev/shm"  # where Linux keeps the locks that processes share
 
 UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
 """The description of the task that is being worked on, of several the first to begin."""
@@ -38,13 +42,6 @@ UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
 
 class DiedError(Exception):
     """Raised when the process of a task has died each time; the message says how."""
-
-
-class Alone(NamedTuple):
-    """A pool of one process, and that process."""
-
-    pool: ProcessPoolExecutor
-    child: Any
 
 
 class Processes(ThreadPoolExecutor):
@@ -58,9 +55,8 @@ class Processes(ThreadPoolExecutor):
         super().__init__(jobs)
         resource_tracker.ensure_running()  # now: a thread that starts it would let Ctrl-C in again
         self._jobs, self._over = jobs, False
-        self._own = threading.local()
-        self._started: list[Alone] = []
-        self._starting = threading.Lock()
+        self._mine, self._starting = threading.local(), threading.Lock()
+        self._started: dict[ProcessPoolExecutor, Any] = {}  # and the process of each
 
     def submit(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Future[Any]:
         """Submit a task. Its future raises DiedError if its process dies `TRIES` times."""
@@ -69,44 +65,49 @@ class Processes(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End all processes once their tasks are done."""
         super().shutdown(wait, cancel_futures=cancel_futures)
-        for alone in self._started:
-            alone.pool.shutdown(wait)
+        for pool in self._started:
+            pool.shutdown(wait)
 
     def abort(self) -> None:
         """End all processes at once."""
         with self._starting:
             self._over = True
             super().shutdown(wait=False, cancel_futures=True)
-            for alone in self._started:
-                alone.child.terminate()
-        for alone in self._started:
-            alone.child.join()
+            for child in self._started.values():
+                child.terminate()
+        for child in self._started.values():
+            child.join()
 
     def _do(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Any:
         status: int | None = None
         for _ in range(TRIES):
-            alone: Alone = getattr(self._own, "alone", None) or self._start()
+            pool: ProcessPoolExecutor = getattr(self._mine, "pool", None) or self._start()
             try:
-                return alone.pool.submit(work, *task, **options).result()
+                return pool.submit(work, *task, **options).result()
             except BrokenProcessPool:
-                self._own.alone = None
-                alone.pool.shutdown()
-                status = alone.child.exitcode
+                self._mine.pool = None
+                pool.shutdown()
+                status = self._started[pool].exitcode
         raise DiedError(
             f"its process died {how(status)}, and again when it was repeated; unless someone "
             "killed it, memory ran out (ask for fewer jobs), or it ends itself"
         )
 
-    def _start(self) -> Alone:
+    def _start(self) -> ProcessPoolExecutor:
         with self._starting:
             if self._over:
                 raise CancelledError
             spawn = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(1, spawn, _begin, (self._jobs,))
-            up = pool.submit(int)
-            (child,) = pool._processes.values()
-            self._own.alone = alone = Alone(pool, child)
-            self._started.append(alone)
+            try:
+                pool = ProcessPoolExecutor(1, spawn, _begin, (self._jobs,))
+                up = pool.submit(int)
+            except OSError as error:
+                raise InputError(
+                    f"--jobs {self._jobs}: processes need shared memory, and {SHARED} cannot be "
+                    f"used ({error.strerror}); mount it, or write --jobs 1"
+                ) from None
+            (self._started[pool],) = pool._processes.values()
+            self._mine.pool = pool
         try:
             up.result()
         except BrokenProcessPool:
@@ -115,7 +116,7 @@ class Processes(ThreadPoolExecutor):
                 '`if __name__ == "__main__":`; where that is so, memory has run out: ask for fewer '
                 "jobs"
             ) from None
-        return alone
+        return pool
 
 
 def how(status: int | None) -> str:
@@ -123,19 +124,6 @@ def how(status: int | None) -> str:
     if status is None:  # its status was collected elsewhere
         return "unseen"
     return f"by signal {-status}" if status < 0 else f"with status {status}"
-
-
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Delay Ctrl-C inside the block; processes started there always ignore it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(jobs: int) -> None:
@@ -181,11 +169,26 @@ def start(execution: Execution) -> Iterator[Executor | None]:
 
 @dataclass(frozen=True)
 class Work(Generic[T, R]):
-    """The work of a task: `do` it, describe it, and count its `runs`."""
+    """The work of a task: `do` it, describe it, and count its `runs`.
+
+    `versions`: of packages, which each process must have. For `complete`, of which a task is a
+    block of others: `key` of one of these, equal where results are (None: none are), and `blocks`
+    to group their indices.
+    """
 
     do: Callable[[T], R]
     description: Callable[[T], str]
     runs: Callable[[T], int] = lambda task: 1
+    versions: Mapping[str, str] = field(default_factory=dict)
+    key: Callable[[Any], str] | None = None
+    blocks: Callable[[list[int]], Sequence[list[int]]] = lambda left: [[index] for index in left]
+
+
+def checked(versions: Mapping[str, str], do: Callable[[T], R], task: T) -> R:
+    """Do a task. Raises InputError where this process has other versions."""
+    if versions:
+        store.demand_versions(versions)
+    return do(task)
 
 
 def results(
@@ -200,15 +203,21 @@ def results(
     `PULSE` seconds with how many of the `runs` of the task under way are done, and share of one.
     Raises RunError, which begins with the task's description, when a process dies twice of it.
     """
+    do = partial(checked, work.versions, work.do)
     if executor is None:
         for key, task in tasks.items():
             context = copy_context()
             context.run(UNDER_WAY.set, work.description(task))
             context.run(TELL.set, _counted(waiting, work.runs(task)))
-            yield key, context.run(work.do, task)
+            yield key, context.run(do, task)
         return
-    with interrupts_held():  # in the threads and processes that this starts, too
-        futures = {executor.submit(work.do, task): key for key, task in tasks.items()}
+    posix = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if posix else ()
+    try:  # the threads and processes that this starts ignore Ctrl-C, too
+        futures = {executor.submit(do, task): key for key, task in tasks.items()}
+    finally:
+        if posix:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     ended = as_completed(futures, PATIENCE)
     while futures:
         try:
@@ -224,6 +233,74 @@ def results(
             yield key, future.result()
         except DiedError as died:
             raise RunError(f"{work.description(tasks[key])}: {died}") from None
+
+
+class Place(NamedTuple):
+    """Where a study runs: the `executor` that `execution` started, and the directory it writes."""
+
+    execution: Execution
+    executor: Executor | None = None
+    directory: Any = None
+
+    @property
+    def kept(self) -> Any:
+        """The directory if it may keep results: the code of users' programs has no version."""
+        return self.directory if self.execution.programs is None else None
+
+
+@contextmanager
+def study(
+    execution: Execution,
+    kind: Callable[..., Any],
+    settings: Mapping[str, Any],
+    out: Path | str | Destination | None,
+    overwrite: bool,
+) -> Iterator[Place]:
+    """Open the directory of a study, of this `kind`, and start its processes.
+
+    Raises InputError.
+    """
+    with ExitStack() as stack:
+        directory = None
+        if out is not None:
+            opened = Destination.of(out, overwrite).open(kind, settings)
+            directory = stack.enter_context(opened)
+        yield Place(execution, stack.enter_context(start(execution)), directory)
+
+
+def complete(
+    place: Place,
+    work: Work[Sequence[T], list[R]],
+    tasks: Sequence[T],
+    progress: Progress | None = None,
+) -> tuple[list[R], int]:
+    """Return the result of each task, and how many of their runs were kept from before.
+
+    Tasks of one key are done once. Each new result is kept at once.
+    """
+    kept, name = place.kept, work.key if place.execution.programs is None else None
+    keys = [name(task) if name else str(index) for index, task in enumerate(tasks)]
+    first = {text: index for index, text in reversed([*enumerate(keys)])}
+    every = sorted(first.values())
+    done = {i: result for i in every if kept and (result := kept.find(keys[i])) is not None}
+    runs = {index: work.runs([tasks[index]]) for index in every}
+    ready = resumed = sum(runs[index] for index in done)
+
+    def say(under_way: float = 0.0) -> None:
+        if progress:
+            progress(ready + under_way, sum(runs.values()))
+
+    say()
+    shares = work.blocks([index for index in every if index not in done])
+    todo = {at: [tasks[index] for index in share] for at, share in enumerate(shares)}
+    for at, made in results(place.executor, work, todo, say):
+        for index, result in zip(shares[at], made, strict=True):
+            done[index] = result
+            if kept:
+                kept.keep(keys[index], result)
+        ready += sum(runs[index] for index in shares[at])
+        say()
+    return [done[first[text]] for text in keys], resumed
 
 
 def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:

@@ -1,10 +1,8 @@
 """`paceline simulate`: plan a task for every algorithm and seed, execute them, save the result."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from ..load.load import Programs, load
 from ..objectives import plugins
@@ -13,14 +11,8 @@ from ..results.run import Run
 from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, links, size
-from .execution import (
-    Execution,
-    Progress,
-    cores,
-    demand_algorithms,
-    opened,
-    seed_range,
-)
+from .execution import Execution, Progress, cores, demand_algorithms, seed_range
+from .executors import Place
 from .result import Result, save
 from .task import Task, settings
 
@@ -64,22 +56,12 @@ def simulate(  # noqa: PLR0913 - the options of the command
     asked = settings(
         "simulate", scenario, programs, seeds=list(numbers), engine=engine, paired=paired
     )
-    with opened(out, overwrite, store.Directory, asked) as directory:
-        kept = (kept or directory) if programs is None else None  # their code has no version
-        with executors.start(execution) as pool:
-            place = Place(execution, pool, kept)
-            result = run_on(place, scenario, numbers, progress=progress, paired=paired)
-        if directory:
-            save(result, directory)
+    with executors.study(execution, store.Directory, asked, out, overwrite) as place:
+        inside = place._replace(directory=kept or place.directory)
+        result = run_on(inside, scenario, numbers, progress=progress, paired=paired)
+        if place.directory:
+            save(result, place.directory)
     return result
-
-
-class Place(NamedTuple):
-    """Where simulations run: the `executor` that `execution` started, and what keeps their runs."""
-
-    execution: Execution
-    executor: Executor | None
-    kept: store.Directory | None = None
 
 
 def run_on(
@@ -95,7 +77,7 @@ def run_on(
     Many short simulations share one executor so, as processes take longer to start than they do.
     """
     tasks = plan(scenario, numbers, place.execution.engine, paired)
-    runs, resumed = execute(scenario, tasks, place, progress)
+    runs, resumed = _execute(scenario, tasks, place, progress)
     count = len(scenario.algorithm) * len(numbers)
     known = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
     programs = place.execution.programs
@@ -130,66 +112,40 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
     ]
 
 
-def execute(
+def _execute(
     scenario: Scenario, tasks: Sequence[Task], place: Place, progress: Progress | None = None
 ) -> tuple[list[Run], int]:
     """Return each task's run, and the number of stored ones; store each new one."""
-    execution, executor, kept = place
-    keys = [task.key(scenario) for task in tasks] if kept else []
-    found = [kept.part(key) for key in keys] if kept else []
-    done = {index: run for index, run in enumerate(found) if run}
-    resumed = len(done)
-    blocks = share_out(scenario, tasks, done, execution)
-    todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
-    versions = plugins.versions(scenario.objective)
-    do = partial(run_block, scenario, execution=execution, expected=versions)
-    work = executors.Work(do, _description, len)
 
-    def say(under_way: float = 0.0) -> None:
-        if progress:
-            progress(len(done) + under_way, len(tasks))
+    def blocks(left: list[int]) -> list[list[int]]:
+        """Group tasks into blocks of seeds of one algorithm, in the order of their seeds.
 
-    say()
-    for number, runs in executors.results(executor, work, todo, say):
-        for index, run in zip(blocks[number], runs, strict=True):
-            done[index] = run
-            if kept:
-                kept.keep(keys[index], run)
-        say()
-    return [done[index] for index in range(len(tasks))], resumed
+        So the time left can be estimated early.
+        """
+        groups: dict[tuple[str, bool], list[int]] = {}
+        for index in left:
+            task = tasks[index]
+            groups.setdefault((task.algorithm.label, task.replicate is None), []).append(index)
+        shares = []
+        for (_, seeds), group in groups.items():
+            algorithm = tasks[group[0]].algorithm
+            count = place.execution.together(scenario, algorithm, len(group)) if seeds else 1
+            shares += [group[start : start + count] for start in range(0, len(group), count)]
+        return sorted(shares, key=lambda block: tasks[block[0]].seed)
 
+    def key(task: Task) -> str:
+        return task.key(scenario)
 
-def share_out(
-    scenario: Scenario, tasks: Sequence[Task], done: Mapping[int, Run], execution: Execution
-) -> list[list[int]]:
-    """Group the tasks' indices into blocks of seeds of one algorithm, run by one call.
-
-    Blocks are in the order of their seeds, so that the time left can be estimated early.
-    """
-    groups: dict[str, list[int]] = {}
-    for index, task in enumerate(tasks):
-        if index not in done:
-            kind = "" if task.replicate is None else "replicates of "
-            groups.setdefault(f"{kind}{task.algorithm.label}", []).append(index)
-    found = []
-    for group in groups.values():
-        first = tasks[group[0]]
-        count = 1
-        if first.replicate is None:
-            count = execution.together(scenario, first.algorithm, len(group))
-        found += [group[start : start + count] for start in range(0, len(group), count)]
-    return sorted(found, key=lambda block: tasks[block[0]].seed)
+    do, versions = (
+        partial(run_block, scenario, place.execution),
+        plugins.versions(scenario.objective),
+    )
+    work = executors.Work(do, _description, len, versions, key if place.kept else None, blocks)
+    return executors.complete(place, work, tasks, progress)
 
 
-def run_block(
-    scenario: Scenario,
-    tasks: Sequence[Task],
-    *,
-    execution: Execution,
-    expected: Mapping[str, str],
-) -> list[Run]:
-    """Run tasks of one algorithm in this process; refuse versions but `expected`."""
-    store.demand_versions(expected)
+def run_block(scenario: Scenario, execution: Execution, tasks: Sequence[Task]) -> list[Run]:
+    """Run tasks of one algorithm in this process."""
     first, seeds = tasks[0], [task.seed for task in tasks]
     replicates = [task.replicate for task in tasks if task.replicate is not None] or None
     return execution.run(scenario, first.algorithm, seeds, spans=first.spans, replicates=replicates)

@@ -31,10 +31,10 @@ from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
 from .display.display import Display, without_tables
-from .execution import Execution, Progress, demand_algorithms, opened, seed_range
+from .execution import Execution, Progress, demand_algorithms, seed_range
 from .numbers import Number, Range, quantity, read_range, unit
 from .result import Result
-from .simulate import Place, run_on
+from .simulate import run_on
 from .task import settings
 
 TRIED = 7  # values of the range that are tried first
@@ -259,11 +259,7 @@ def solve(  # noqa: PLR0913 - the options of the command
     )
     execution = Execution(engine, jobs, dask, programs=programs)
     demand_algorithms(base, programs)
-    with (
-        opened(out, overwrite, store.SolveDirectory, asked) as directory,
-        executors.start(execution) as executor,
-    ):
-        place = Place(execution, executor, directory if programs is None else None)
+    with executors.study(execution, store.SolveDirectory, asked, out, overwrite) as place:
 
         def read(index: int, x: float) -> Reading:
             """Simulate one algorithm at one value."""
@@ -294,8 +290,8 @@ def solve(  # noqa: PLR0913 - the options of the command
                 solution = replace(solution, interval=None)
             solutions.append(solution)
         result = SolveResult(base, vary, wanted, values, solutions, count)
-        if directory:
-            directory.finish({}, result.json())
+        if place.directory:
+            place.directory.finish({}, result.json())
     return result
 
 

@@ -1,6 +1,7 @@
 """Processes that die, full disks, removed folders: small versions of `tests/lab/reliability`."""
 
 import ctypes
+import errno
 import os
 import random
 import signal
@@ -76,6 +77,15 @@ def test_a_task_whose_process_dies_again_is_named(tmp_path):
     with pytest.raises(RunError, match=r"^task 3: its process died by signal 9, and"):
         done(tmp_path, deaths=2)
     assert len([*tmp_path.glob("3-*")]) == 2
+
+
+def test_processes_without_shared_memory_are_refused_by_name(monkeypatch):
+    def read_only(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(executors, "ProcessPoolExecutor", read_only)
+    with pytest.raises(paceline.InputError, match=r"--jobs 2: .*/dev/shm.*--jobs 1"):
+        paceline.simulate("quickstart", jobs=2)
 
 
 def test_a_sweep_names_the_point_that_ends_its_process(tmp_path):

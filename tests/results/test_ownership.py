@@ -212,7 +212,7 @@ def test_no_read_of_a_directory_is_without_bound(bare, name, hashed, capsys):
 def test_what_is_kept_is_read_within_bounds(bare):
     """A log that is too long is refused, a kept run that is, or is compressed, is run again."""
     with store.SweepDirectory(Path("swept")) as directory:
-        directory.keep_record("a", {})
+        directory.keep("a", {})
         log = directory.scratch / "points.jsonl"
     os.truncate(log, 3_000_000_000)
     with pytest.raises(InputError, match=r"points\.jsonl: .*above"):
@@ -220,7 +220,7 @@ def test_what_is_kept_is_read_within_bounds(bare):
     with store.Directory(Path("run")) as directory:
         (directory.scratch / "a.npz").touch()
         os.truncate(directory.scratch / "a.npz", 3_000_000_000)
-        assert directory.part("a") is None
+        assert directory.find("a") is None
     bomb = io.BytesIO()
     np.savez_compressed(bomb, header=np.zeros(10**7), curve=np.zeros(1), staleness=np.zeros(1))
     with pytest.raises(ValueError, match="compressed"):

@@ -50,15 +50,15 @@ def test_a_damaged_part_is_no_part(tmp_path, cut):
     directory.keep("key", make_run())
     path = next((tmp_path / "run" / store.PARTS).glob("*.npz"))
     path.write_bytes(path.read_bytes()[:cut])
-    assert directory.part("key") is None
+    assert directory.find("key") is None
 
 
 def test_parts_wait_until_the_directory_is_whole(tmp_path):
     with store.Directory(tmp_path / "a" / "run") as directory:
-        assert directory.part("key") is None
+        assert directory.find("key") is None
         directory.keep("key", make_run(seed=3))
     with store.Directory(directory.path) as again:
-        assert again.part("key").seed == 3
+        assert again.find("key").seed == 3
         again.finish(FILES, DOCUMENT)
     assert sorted(path.name for path in directory.path.iterdir()) == sorted([*FILES, "run.json"])
     contents = store.read(directory.path)

@@ -23,11 +23,10 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
 from paceline.simulator.results.columns import BY_KEY, RANKING, estimate_of
 from paceline.simulator.results.intervals import estimate, share
-from paceline.simulator.studies.execution import Execution
+from paceline.simulator.studies import executors
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep import table as tidy
-from paceline.simulator.studies.sweep.sweep import run_task
 from paceline.simulator.studies.sweep.table import judged
 from tests.command_line.test_command_line import (
     SCENARIO,
@@ -318,7 +317,7 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
 
 def test_other_versions_are_refused():
     with pytest.raises(InputError, match="install those"):
-        run_task(None, execution=Execution(), expected={"numpy": "0"})
+        executors.checked({"numpy": "0"}, len, [])
 
 
 def test_torchs_version_counts_where_some_point_has_gradients_of_torch(folder, monkeypatch):

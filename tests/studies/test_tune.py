@@ -699,20 +699,20 @@ def test_bounds_are_not_tried():
 def test_a_log_of_runs_cut_short_is_mended_and_what_is_none_is_said(tmp_path):
     path, score = tmp_path / ".tune" / "runs.jsonl", Score(1.0, 0.0, math.inf)
     with TuneDirectory(tmp_path) as directory:
-        directory.keep_record("a", statistics.jsonable(score))
+        directory.keep("a", score)
     with path.open("ab") as file:
         file.write(b'{"key": "b", "rec')
     with TuneDirectory(tmp_path) as again:
-        assert again.score("a") == score
-        again.keep_record("b", statistics.jsonable(score))
+        assert again.find("a") == score
+        again.keep("b", score)
     with TuneDirectory(tmp_path) as again:
-        assert again.score("b") == score
+        assert again.find("b") == score
         for wrong in (
             5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None,
             [1.0, 0.0, 1.0, [], None, ["published", [], None, None, 0.1]],
         ):  # fmt: skip
             again.kept["b"] = wrong
-            assert again.score("b") is None
+            assert again.find("b") is None
     path.unlink()
     path.mkdir()
     with pytest.raises(InputError, match=r"runs\.jsonl: .*remove it, or choose another --out$"):

@@ -26,7 +26,7 @@ from ...results.intervals import NORMAL
 from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
-from ..execution import Execution, Progress, demand_algorithms, opened, seed_range
+from ..execution import Execution, Progress, demand_algorithms, seed_range
 from ..result import Result
 from ..solve import alone
 from ..task import Task, settings
@@ -148,38 +148,28 @@ def fit(  # noqa: PLR0913 - the options of the command
         size.demand([(end, numbers) for end in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
     asked = settings("fit", base, None, targets=untrusted.text(file), **how)
-    with (
-        opened(out, overwrite, store.FitDirectory, asked) as directory,
-        executors.start(execution) as executor,
-    ):
-        kept = directory.kept if directory else {}
+    with executors.study(execution, store.FitDirectory, asked, out, overwrite) as place:
         count, variants = 0, len({id(target.variant) for target in wanted})
         most = variants * (_spread(keys) + MOST * (1 + 2 * len(keys)))
 
         def measure(jobs: Sequence[Job]) -> list[list[Reading]]:
             nonlocal count
-            names = [job.key(engine) for job in jobs]
-            todo = {at: job for at, job in enumerate(jobs) if names[at] not in kept}
             versions = plugins.versions(*(job.scenario.objective for job in jobs))
-            do = partial(_work, execution=execution, expected=versions)
-            work = executors.Work(do, _description)
-            count += len(jobs) - len(todo)
+            work = executors.Work(
+                partial(_work, execution), _description, len, versions, lambda job: job.key(engine)
+            )
 
-            def say(_: float = 0.0) -> None:
+            def say(done: float, _: int) -> None:
                 if progress:
-                    progress(min(count, most), most)
+                    progress(min(count + done, most), most)
 
-            for at, readings in executors.results(executor, work, todo, say):
-                kept[names[at]] = readings
-                count += 1
-                say()
-                if directory:
-                    directory.keep_record(names[at], readings)
-            return [[[nan if x is None else x for x in one] for one in kept[n]] for n in names]
+            readings, _ = executors.complete(place, work, jobs, say)
+            count += len(jobs)
+            return [[[nan if x is None else x for x in row] for row in rows] for rows in readings]
 
         result = _Search(keys, wanted, numbers, measure, file).result(base, lambda: count)
-        if directory:
-            directory.replace({}, result.json())
+        if place.directory:
+            place.directory.replace({}, result.json())
     return result
 
 
@@ -195,12 +185,12 @@ def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
     return ends
 
 
-def _work(job: Job, *, execution: Execution, expected: Mapping[str, str]) -> Any:
-    store.demand_versions(expected)
-    return statistics.jsonable(job.readings(execution))
+def _work(execution: Execution, jobs: Sequence[Job]) -> list[Any]:
+    return [statistics.jsonable(job.readings(execution)) for job in jobs]
 
 
-def _description(job: Job) -> str:
+def _description(jobs: Sequence[Job]) -> str:
+    (job,) = jobs
     return f"target {job.targets[0].label} ({statistics.seeds(job.seeds)})"
 
 

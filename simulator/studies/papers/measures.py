@@ -21,8 +21,9 @@ from ...results.store import KeptRuns
 from ...scenario.scenario import Scenario
 from .. import size
 from ..execution import Execution
+from ..executors import Place
 from ..result import Result
-from ..simulate import Place, run_on
+from ..simulate import run_on
 from .claim import Finding, mean
 
 SAMPLES, POINTS = 50, 1000  # of a curve, to average a part or the whole of it

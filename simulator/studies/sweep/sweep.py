@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,8 @@ from ...results.figures import style
 from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
-from ..execution import (
-    Execution,
-    Progress,
-    demand_algorithms,
-    opened,
-    seed_range,
-)
+from ..execution import Execution, Progress, demand_algorithms, seed_range
+from ..executors import Place
 from ..task import Task, settings
 from . import figure, table
 from . import points as grids
@@ -83,71 +78,38 @@ def sweep(  # noqa: PLR0913 - the options of the command
         demand_algorithms(one, programs)
     if not force:
         size.demand(zip(scenarios, ranges, strict=True), execution)
-    tasks = plan(chosen, scenarios, ranges)
+    triples = zip(chosen, scenarios, ranges, strict=True)
+    tasks = [SweepTask(one, a, of, point) for point, one, of in triples for a in one.algorithm]
     how = {"seeds": seeds, "seed": seed, "engine": engine}
     asked = settings("sweep", scenario, programs, points=chosen, **how)
-    with opened(out, overwrite, store.SweepDirectory, asked) as directory:
-        kept = directory if programs is None else None  # the code of `programs` has no version
-        records, resumed = execute(tasks, execution, kept, progress)
+    with executors.study(execution, store.SweepDirectory, asked, out, overwrite) as place:
+        records, resumed = _execute(tasks, place, progress)
         result = table.collected(scenario, chosen, scenarios, records, resumed)
-        if directory:
-            save(result, directory)
+        if place.directory:
+            save(result, place.directory)
     return result
 
 
-def plan(
-    points: Sequence[Point], scenarios: Sequence[Scenario], ranges: Sequence[range]
-) -> list[SweepTask]:
-    """Return a task for each point, with its scenario and seeds, and each of its algorithms."""
-    return [
-        SweepTask(scenario, algorithm, seeds, point)
-        for point, scenario, seeds in zip(points, scenarios, ranges, strict=True)
-        for algorithm in scenario.algorithm
-    ]
-
-
-def execute(
-    tasks: Sequence[SweepTask],
-    execution: Execution,
-    directory: store.SweepDirectory | None,
-    progress: Progress | None,
+def _execute(
+    tasks: Sequence[SweepTask], place: Place, progress: Progress | None
 ) -> tuple[list[Record], int]:
-    """Return the record of each task, and how many of their runs the directory had.
-
-    Tasks with equal keys run once, and each new record is kept at once.
-    """
-    kept = directory.kept if directory else {}
-    keys = [
-        task.key(execution.engine) if execution.programs is None else str(index)
-        for index, task in enumerate(tasks)
-    ]
-    unique = dict(zip(keys, tasks, strict=True))
-    done = {key: kept[key] for key in unique if key in kept}
-    todo = {key: task for key, task in unique.items() if key not in done}
-    resumed = ready = sum(len(unique[key].seeds) for key in done)
-    total = sum(len(task.seeds) for task in unique.values())
-
-    def say(under_way: float = 0.0) -> None:
-        if progress:
-            progress(ready + under_way, total)
-
-    say()
+    """Return the record of each task, and how many of their runs the directory had."""
+    execution = place.execution
     versions = plugins.versions(*(task.scenario.objective for task in tasks))
-    do = partial(run_task, execution=execution, expected=versions)
-    work = executors.Work(do, _description, lambda task: len(task.seeds))
-    names = [*todo]
-    random.Random(0).shuffle(names)  # so that the time left can be estimated early
-    jobs = max(1, min(execution.jobs, len(names)))
-    enough = replace(execution, jobs=jobs, dask=execution.dask if names else None)
-    with executors.start(enough) as executor:
-        tasks_left = {index: todo[name] for index, name in enumerate(names)}
-        for index, record in executors.results(executor, work, tasks_left, say):
-            done[names[index]] = record
-            ready += len(tasks_left[index].seeds)
-            if directory:
-                directory.keep_record(names[index], record)
-            say()
-    return [done[key] for key in keys], resumed
+
+    def blocks(left: list[int]) -> list[list[int]]:
+        random.Random(0).shuffle(left)  # so that the time left can be estimated early
+        return [[index] for index in left]
+
+    def key(task: SweepTask) -> str:
+        return task.key(execution.engine)
+
+    def runs(block: Sequence[SweepTask]) -> int:
+        return len(block[0].seeds)
+
+    do = partial(run_tasks, execution)
+    work = executors.Work(do, _description, runs, versions, key, blocks)
+    return executors.complete(place, work, tasks, progress)
 
 
 def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -181,16 +143,17 @@ def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> l
     return scenarios
 
 
-def _description(task: SweepTask) -> str:
+def _description(tasks: Sequence[SweepTask]) -> str:
+    (task,) = tasks
     point = ", ".join(f"{key}={value}" for key, value in task.point.items())
     return f"{task.algorithm.label} with {point} ({statistics.seeds(task.seeds)})"
 
 
-def run_task(task: SweepTask, *, execution: Execution, expected: Mapping[str, str]) -> Record:
-    """Run a task; refuse versions other than `expected`."""
-    store.demand_versions(expected)
-    runs = execution.run(task.scenario, task.algorithm, task.seeds)
-    return table.measured(task.scenario, runs, execution)
+def run_tasks(execution: Execution, tasks: Sequence[SweepTask]) -> list[Record]:
+    """Run tasks in this process."""
+    runs = (execution.run(one.scenario, one.algorithm, one.seeds) for one in tasks)
+    pairs = zip(tasks, runs, strict=True)
+    return [table.measured(task.scenario, of_task, execution) for task, of_task in pairs]
 
 
 def save(result: SweepResult, directory: store.SweepDirectory) -> None:

@@ -2,11 +2,12 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby, islice
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,9 +20,12 @@ from ...results.store import TakenError
 from ...scenario.scenario import Scenario
 from .. import executors, learning, links
 from ..execution import Execution, Progress
+from ..executors import Place
 from ..task import Task
 from .objective import Score, TuningObjective
 
+Run = tuple[Scenario, int]
+"""A scenario whose first algorithm is to run, and the seed."""
 FIGURES = ("tune", "tune-tradeoffs", "tune-sensitivity")
 
 
@@ -66,104 +70,69 @@ class TuneDirectory(store.RecordDirectory):
                 )
         super()._demand()
 
-    def score(self, key: str) -> Score | None:
-        """Return the valid score stored under `key`, or None."""
+    def find(self, key: str) -> Score | None:
+        """Return the valid score kept under `key`, or None."""
         with suppress(KeyError, ValidationError):
             score: Score = adapter(Score).validate_python(self.kept[key])
             return score
         return None
 
+    def keep(self, key: str, result: Any) -> None:
+        """Keep a score."""
+        super().keep(key, statistics.jsonable(result))
+
 
 @dataclass
 class Runner:
-    """Scorer of configurations: runs them on `executor` (None: this process), and counts the runs.
+    """Scorer of configurations: runs them at a `place`, and counts the runs.
 
-    `done`: runs that were needed; `resumed`: those of them that the `directory` had. `progress` is
+    `done`: runs that were needed; `resumed`: those of them that the directory had. `progress` is
     called with how many runs of a call are done, and how many there are.
     """
 
     objective: TuningObjective
-    execution: Execution
-    executor: Executor | None = None
-    directory: TuneDirectory | None = None
+    place: Place
     done: int = 0
     resumed: int = 0
     progress: Progress = lambda done, total: None
 
     def __call__(self, requests: Sequence[RunRequest]) -> list[list[Score]]:
         """Return the scores of each request, seed by seed; they depend on the request alone."""
-        keys = [self._keys(request) for request in requests]
-        found = [self._kept(request, key) for request, key in zip(requests, keys, strict=True)]
-        todo: dict[int, RunRequest] = {}
-        for index, request in enumerate(requests):
-            if left := tuple(seed for seed in request.seeds if seed not in found[index]):
-                todo[index] = RunRequest(request.scenario, left)
-        score_all = partial(
-            run_request,
-            objective=self.objective,
-            execution=self.execution,
-            expected=plugins.versions(*(each.scenario.objective for each in requests)),
-        )
-        work = executors.Work(score_all, _description, lambda request: len(request.seeds))
+        tasks = [(request.scenario, seed) for request in requests for seed in request.seeds]
+        versions = plugins.versions(*(request.scenario.objective for request in requests))
+        do = partial(run_block, self.objective, self.place.execution)
 
-        def say(under_way: float = 0.0) -> None:
-            total = sum(len(each.seeds) for each in requests)
-            self.progress(sum(map(len, found)) + under_way, total)
+        def blocks(left: list[int]) -> list[list[int]]:
+            return [[*block] for _, block in groupby(left, lambda index: id(tasks[index][0]))]
 
-        for index, scores in executors.results(self.executor, work, todo, say):
-            for seed, score in zip(todo[index].seeds, scores, strict=True):
-                found[index][seed] = score
-                if self.directory and keys[index]:
-                    self.directory.keep_record(keys[index][seed], statistics.jsonable(score))
-            say()
-        self.done += sum(map(len, found))
-        pairs = zip(requests, found, strict=True)
-        return [[scores[seed] for seed in request.seeds] for request, scores in pairs]
+        key = self._key if self.place.kept else None
+        work = executors.Work(do, _description, len, versions, key, blocks)
+        scores, kept = executors.complete(self.place, work, tasks, self.progress)
+        self.done, self.resumed = self.done + len(scores), self.resumed + kept
+        left = iter(scores)
+        return [[*islice(left, len(request.seeds))] for request in requests]
 
-    def _kept(self, request: RunRequest, keys: Mapping[int, str]) -> dict[int, Score]:
-        """Return a request's stored scores by seed, and count them."""
-        found = {}
-        for seed in request.seeds if self.directory and keys else ():
-            assert self.directory is not None
-            if (score := self.directory.score(keys[seed])) is not None:
-                found[seed] = score
-        self.resumed += len(found)
-        return found
-
-    def _keys(self, request: RunRequest) -> dict[int, str]:
-        """Hash, by seed, everything that determines a run's score; {} where nothing is kept.
-
-        The code of users' programs has no version, so that their runs are not kept.
-        """
-        if self.directory is None or self.execution.programs is not None:
-            return {}
-        objective = repr(self.objective).encode()
-        scenario, engine = request.scenario, self.execution.engine
-        return {
-            seed: hashlib.sha256(
-                objective + Task(scenario.algorithm[0], seed, 0, engine).key(scenario).encode()
-            ).hexdigest()[:32]
-            for seed in request.seeds
-        }
+    def _key(self, task: Run) -> str:
+        """Hash everything that determines a run's score."""
+        scenario, seed = task
+        of_run = Task(scenario.algorithm[0], seed, 0, self.place.execution.engine).key(scenario)
+        return hashlib.sha256(f"{self.objective!r}{of_run}".encode()).hexdigest()[:32]
 
 
-def _description(request: RunRequest) -> str:
-    return f"{request.scenario.algorithm[0].label} ({statistics.seeds(request.seeds)})"
+def _description(tasks: Sequence[Run]) -> str:
+    return f"{tasks[0][0].algorithm[0].label} ({statistics.seeds(seed for _, seed in tasks)})"
 
 
-def run_request(
-    request: RunRequest,
-    *,
-    objective: TuningObjective,
-    execution: Execution,
-    expected: Mapping[str, str],
+def run_block(
+    objective: TuningObjective, execution: Execution, tasks: Sequence[Run]
 ) -> list[Score]:
-    """Run and score a request in this process; refuse versions but `expected`."""
-    store.demand_versions(expected)
-    scenario, seeds = request.scenario, request.seeds
-    runs = execution.run(scenario, scenario.algorithm[0], seeds)
-    groups, label = {scenario.algorithm[0].label: runs}, scenario.algorithm[0].label
+    """Run and score seeds of one scenario in this process."""
+    scenario = tasks[0][0]
+    (algorithm,) = scenario.algorithm[:1]
+    runs = execution.run(scenario, algorithm, [seed for _, seed in tasks])
+    groups = {algorithm.label: runs}
     losses = learning.models(scenario, groups, execution.programs)
     missed = links.time_error_models(scenario, groups, execution)
-    errors = learning.errors(scenario, groups, losses, missed).get(label, NO_ERRORS)
-    return [objective.score(run, scenario, losses.get(label), errors) for run in runs]
+    errors = learning.errors(scenario, groups, losses, missed).get(algorithm.label, NO_ERRORS)
+    model = losses.get(algorithm.label)
+    return [objective.score(run, scenario, model, errors) for run in runs]

@@ -14,7 +14,7 @@ from ...results.order import Order
 from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from .. import executors, learning, size
-from ..execution import Execution, Progress, opened, seed_range
+from ..execution import Execution, Progress, seed_range
 from ..task import settings
 from . import figures, ranking, warm_starts
 from .objective import TuningObjective, tuning_objective
@@ -71,43 +71,42 @@ def tune(  # noqa: PLR0913 - the options of the command
         "tune", scenario, programs, seeds=numbers, engine=engine, objective=aim.name,
         trials=trials,
     )  # fmt: skip
-    with opened(out, overwrite, TuneDirectory, options) as directory:
+    with quiet(), executors.study(execution, TuneDirectory, options, out, overwrite) as place:
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
         notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
-        with quiet(), executors.start(execution) as executor:
-            runner = Runner(aim, execution, executor, directory)
-            search = Search(Race(tried, aim, runner, numbers), seed, progress)
-            search.after = 0 if aim.steps else CANDIDATES * len(CHANGES)
-            contenders = search.run(trials, warm_starts.first(tried))
-            if not contenders:
-                reason = next(iter(search.refused.values()))
-                raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
-            scores = ranking.judged(contenders, aim)
-            order = ranking.ordered(contenders, aim, scores)
-            ranked = ranking.ranking(contenders, order.best, scores)
-            models = {rival.label: rival.model for rival in ranked if rival.model}
-            based = {label: rival for label, rival in models.items() if rival.basis}
-            notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
-            notes += ended_short(tried, ranked, aim.target)
-            close = closest(ranked, order)
-            timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
-            ended, part = len(contenders) + len(search.refused), 0.0
+        runner = Runner(aim, place)
+        search = Search(Race(tried, aim, runner, numbers), seed, progress)
+        search.after = 0 if aim.steps else CANDIDATES * len(CHANGES)
+        contenders = search.run(trials, warm_starts.first(tried))
+        if not contenders:
+            reason = next(iter(search.refused.values()))
+            raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
+        scores = ranking.judged(contenders, aim)
+        order = ranking.ordered(contenders, aim, scores)
+        ranked = ranking.ranking(contenders, order.best, scores)
+        models = {rival.label: rival.model for rival in ranked if rival.model}
+        based = {label: rival for label, rival in models.items() if rival.basis}
+        notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
+        notes += ended_short(tried, ranked, aim.target)
+        close = closest(ranked, order)
+        timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
+        ended, part = len(contenders) + len(search.refused), 0.0
 
-            def rest(done: float, runs: int) -> None:
-                nonlocal part
-                part = max(part, done / runs)
-                if progress:
-                    progress(ended + part * search.after, ended + search.after)
+        def rest(done: float, runs: int) -> None:
+            nonlocal part
+            part = max(part, done / runs)
+            if progress:
+                progress(ended + part * search.after, ended + search.after)
 
-            runner.progress = rest
-            regret = regrets(search.race, close, order) if timed else []
+        runner.progress = rest
+        regret = regrets(search.race, close, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(
             tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took, search.study
         )
-        if directory:
-            save(result, directory)
+        if place.directory:
+            save(result, place.directory)
     return result
 
 
