@@ -468,7 +468,7 @@ def test_without_tune_a_default_is_searched_and_said():
     assert 0.1 in tried.entries["local-sgd"].choices["lr"]
     odd, _ = space(parse(world(None, {"name": "local-sgd", "tau": 5, "lr": 0.07})))
     assert odd.entries["local-sgd"].choices["tau"] == (1, 2, 4, 5, 8, 16, 32, 64)
-    assert warm_starts.first(odd) == [odd.point("local-sgd", {"tau": 5, "lr": 0.07})]
+    assert warm_starts.first(odd) == [("local-sgd", {"tau": 5, "lr": 0.07})]
     assert tried.size == 5 * 7 + 5 * 2 == len(list(tried.grid()))
     assert "no [tune]" in notes[0]
     assert "tau 1/2/4" in notes[0]
@@ -490,7 +490,7 @@ def test_dts_begins_with_the_delay_that_hides_the_latency():
         )
     )
     tried, _ = space(scenario)
-    begun = [tried.chosen(point)[1] for point in warm_starts.first(tried)]
+    begun = [point[1] for point in warm_starts.first(tried)]
     assert {"delay": 4, "period": 1} in begun  # 380 ms of latency, 100 ms a step
     assert {"delay": 4, "period": 4} in begun
 
@@ -1080,7 +1080,7 @@ def test_overlap_and_fragments_that_hide_an_average_are_tried_unless_written():
     stream = {"streaming-diloco": {"tau": [12, 32]}}
     written = {"name": "streaming-diloco", "tau": 32}
     tried, _ = space(parse(sites(stream, written)))
-    grid = [tried.candidate(*tried.chosen(point)) for point in tried.grid()]
+    grid = [tried.candidate(*point) for point in tried.grid()]
     made = {candidate.label: candidate.parameters for candidate in grid}
     assert made["streaming-diloco tau=32 overlap=3"] == {"tau": 32, "overlap": 3}
     assert made["streaming-diloco tau=12 overlap=2"] == {"tau": 12, "overlap": 2}  # one in flight

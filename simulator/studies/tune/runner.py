@@ -39,6 +39,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            warnings.filterwarnings("ignore", "Choices for a categorical")  # tables, of a codec
             yield
     finally:
         optuna.logging.set_verbosity(level)

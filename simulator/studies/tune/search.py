@@ -5,15 +5,16 @@ so that neither the number of processes nor an interruption changes the answer: 
 asks the same again, and finds the runs that were kept.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import InputError
 from ..execution import Progress
 from .race import Contender, Race, seed_counts
+from .space import Point
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial
@@ -41,28 +42,28 @@ class Search:
     def __post_init__(self) -> None:
         self.space = self.race.space
 
-    def run(self, trials: int, first: Sequence[dict[str, Any]]) -> list[Contender]:
+    def run(self, trials: int, first: Sequence[Point]) -> list[Contender]:
         """Try up to `trials` configurations, `first` ones first; all, where there are no more."""
         import optuna  # noqa: PLC0415
 
         size = self.space.size
         whole = size is not None and size <= trials
         total = size if whole and size is not None else trials
-        self.study = study = optuna.create_study(
-            study_name="paceline", pruner=optuna.pruners.WilcoxonPruner()
-        )
+        fixed = optuna.samplers.RandomSampler(0)  # all that is tried is in the queue
+        self.study = study = optuna.create_study(study_name="paceline", sampler=fixed)
         for point in [*first, *(self._others(first) if whole else ())]:
-            study.enqueue_trial(point)
+            study.enqueue_trial(self.space.parameters(*point))
         proposed = batch = 0
         self.race.runner.progress = say = self._reporter(total)
         say()
         while proposed < (total if whole else PATIENCE * total) and self._tried < total:
-            study.sampler = optuna.samplers.TPESampler(
-                seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-            )
+            if not whole:
+                study.sampler = optuna.samplers.TPESampler(
+                    seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
+                    multivariate=True,
+                    group=True,
+                    constant_liar=True,
+                )
             wanted = WHOLE_BATCH if whole and batch else BATCH
             wanted = min(wanted, total - (proposed if whole else self._tried))
             self._batch(study, [study.ask() for _ in range(wanted)])
@@ -94,18 +95,17 @@ class Search:
 
         return say
 
-    def _others(self, first: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _others(self, first: Sequence[Point]) -> list[Point]:
         """The rest of the grid in random order, so that good ones come early."""
         rest = [point for point in self.space.grid() if point not in first]
         order = np.random.default_rng(self.seed).permutation(len(rest))
         return [rest[index] for index in order]
 
     def _batch(self, study: "Study", trials: Sequence["Trial"]) -> None:
-        """Let one batch race, and report the outcomes to the study, in order."""
+        """Let one batch race, and tell the outcomes to the study, in order."""
         from optuna.trial import TrialState  # noqa: PLC0415
 
         contenders: dict[Trial, Contender] = {}
-        fresh: dict[Contender, Trial] = {}
         for trial in trials:
             family, chosen = self.space.suggest(trial)
             try:
@@ -114,41 +114,20 @@ class Search:
                 self.refused[f"{family} {chosen}"] = str(error)
                 study.tell(trial, state=TrialState.FAIL)
                 continue
-            contender = self.race.contenders.get(candidate.label)
-            if contender is None:
-                contender = self.race.contenders[candidate.label] = Contender(candidate)
-                fresh[contender] = trial
             trial.set_user_attr("label", candidate.label)
-            contenders[trial] = contender
-        self._race(list(fresh), fresh)
+            known = self.race.contenders.setdefault(candidate.label, Contender(candidate))
+            contenders[trial] = known
+        fresh = (contender for contender in contenders.values() if not contender.scores)
+        self._race([*dict.fromkeys(fresh)])
         for trial, contender in contenders.items():
-            if fresh.get(contender) is not trial:  # it was asked for before
-                _report(trial, contender, 0)
+            trial.report(contender.mean(), len(contender.scores))
             if contender.stopped:
                 study.tell(trial, state=TrialState.PRUNED)
             else:
                 study.tell(trial, contender.mean())
 
-    def _race(
-        self, racing: Sequence[Contender], trials: Mapping[Contender, "Trial"] | None = None
-    ) -> None:
-        """Run contenders with one block of seeds after the other; those given up drop out.
-
-        Those that have `trials` are also given up as these are pruned.
-        """
+    def _race(self, racing: Sequence[Contender]) -> None:
+        """Run contenders with one block of seeds after the other; those given up drop out."""
         for count in seed_counts(len(self.race.seeds)):
-            since = {rival: len(rival.scores) for rival in racing if len(rival.scores) <= count}
-            self.race.extend(list(since), count)
-            for contender, done in since.items() if trials else ():
-                assert trials is not None
-                trial = trials[contender]
-                _report(trial, contender, done)
-                more = not contender.stopped and count < len(self.race.seeds)
-                if more and trial.should_prune():
-                    contender.stopped = "pruned"
-            racing = [contender for contender in racing if not contender.stopped]
-
-
-def _report(trial: "Trial", contender: Contender, since: int) -> None:
-    for step, score in enumerate(contender.scores[since:], since):
-        trial.report(score.penalised, step)
+            racing = [rival for rival in racing if not rival.stopped]
+            self.race.extend([rival for rival in racing if len(rival.scores) <= count], count)

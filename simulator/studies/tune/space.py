@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
 
 Values = tuple[Any, ...] | Range
+Point = tuple[str, dict[str, Any]]
+"""A family, and the values chosen for its parameters."""
 MULTIPLIER = "local_sgd_sync_multiplier"  # an hpsgd table sets it for the local-sgd of its scenario
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
@@ -118,53 +120,36 @@ class Space:
             total += math.prod(size for size in sizes if size is not None)
         return total
 
-    def grid(self) -> Iterator[dict[str, Any]]:
-        """Yield every point of a finite space, as the parameters of an optuna trial."""
+    def grid(self) -> Iterator[Point]:
+        """Yield every point of a finite space."""
         for family, entry in self.entries.items():
-            ranges = [range(_count(values) or 0) for values in entry.choices.values()]
-            for indices in itertools.product(*ranges):
-                chosen = zip(entry.choices.items(), indices, strict=True)
-                yield {"algorithm": family} | {
-                    f"{family}.{key}": index + values.low if isinstance(values, Range) else index
-                    for (key, values), index in chosen
-                }
+            listed = [
+                range(int(values.low), int(values.high) + 1)
+                if isinstance(values, Range)
+                else values
+                for values in entry.choices.values()
+            ]
+            for chosen in itertools.product(*listed):
+                yield family, dict(zip(entry.choices, chosen, strict=True))
 
-    def point(self, family: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the trial parameters of a family's `chosen` values, each one of its choices."""
-        return {"algorithm": family} | {
-            f"{family}.{key}": value if isinstance(values, Range) else values.index(value)
-            for key, values in self.entries[family].choices.items()
-            for value in (chosen[key],)
-        }
+    def parameters(self, family: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a point as the parameters of an optuna trial."""
+        return {"algorithm": family} | {f"{family}.{key}": x for key, x in chosen.items()}
 
-    def chosen(self, point: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the family and the values that a trial's parameters stand for."""
-        family = point["algorithm"]
-        picked = {}
-        for key, values in self.entries[family].choices.items():
-            value = point[f"{family}.{key}"]
-            if not isinstance(values, Range):
-                value = values[value]
-            elif not values.whole:
-                value = min(max(float(f"{value:.3g}"), values.low), values.high)
-            picked[key] = value
-        return family, picked
-
-    def suggest(self, trial: "Trial") -> tuple[str, dict[str, Any]]:
+    def suggest(self, trial: "Trial") -> Point:
         """Let the search choose: a family, and values of its parameters."""
-        family = trial.suggest_categorical("algorithm", list(self.entries))
+        family, chosen = trial.suggest_categorical("algorithm", list(self.entries)), {}
         for key, values in self.entries[family].choices.items():
-            name = f"{family}.{key}"
+            name, value = f"{family}.{key}", None
             if not isinstance(values, Range):
-                if all(type(value) in (int, float) for value in values):  # ordered
-                    trial.suggest_int(name, 0, len(values) - 1)
-                else:
-                    trial.suggest_categorical(name, list(range(len(values))))
+                value = trial.suggest_categorical(name, values)
             elif values.whole:
-                trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+                value = trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
             else:
-                trial.suggest_float(name, values.low, values.high, log=values.log)
-        return self.chosen(trial.params)
+                value = trial.suggest_float(name, values.low, values.high, log=values.log)
+                value = min(max(float(f"{value:.3g}"), values.low), values.high)
+            chosen[key] = value
+        return family, chosen
 
     def candidate(self, family: str, chosen: Mapping[str, Any]) -> Candidate:
         """Return a configuration. Raises InputError for values that are refused together."""

@@ -10,11 +10,11 @@ from ...network.mean_cost import mean_cost
 from ...scenario.scenario import Scenario
 from ...scenario.tables import NoObjective, Range
 from ..execution import Execution
-from .space import Candidate, Space, Values
+from .space import Candidate, Point, Space, Values
 
 
-def first(space: Space) -> list[dict[str, Any]]:
-    """Trials to begin with: each family as written, and the delays of dts that hide the network."""
+def first(space: Space) -> list[Point]:
+    """Return the points to begin with: each family as written, and the delays of dts that hide the network."""
     points = []
     for family, entry in space.entries.items():
         points.append(_point(space, family, entry.table))
@@ -24,13 +24,13 @@ def first(space: Space) -> list[dict[str, Any]]:
     return [point for index, point in enumerate(points) if point not in points[:index]]
 
 
-def _point(space: Space, family: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trial's parameters: the wanted values, or middle ones where they are not tried."""
+def _point(space: Space, family: str, wanted: Mapping[str, Any]) -> Point:
+    """Return a family's point: the wanted values, or middle ones where they are not tried."""
     chosen = {
         key: wanted[key] if key in wanted and _tried(values, wanted[key]) else _middle(values)
         for key, values in space.entries[family].choices.items()
     }
-    return space.point(family, chosen)
+    return family, chosen
 
 
 def _tried(values: Values, value: Any) -> bool:
@@ -78,7 +78,7 @@ def samples(space: Space) -> list[Candidate]:
     tables = [algorithm.table for algorithm in space.scenario.algorithm if not algorithm.bound]
     middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
     written = [Candidate("", table) for table in tables]
-    return written or [space.candidate(*space.chosen(point)) for point in middle]
+    return written or [space.candidate(*point) for point in middle]
 
 
 def shortest(space: Space, seed: int, execution: Execution) -> float:
