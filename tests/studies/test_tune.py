@@ -670,12 +670,11 @@ def test_a_cut_is_called_a_cut_in_every_world_alike():
     assert max(times) < 400
     assert rows[0]["cut"] in times  # as written
     for row in rows:
-        assert set(row["at_least"]) == set(row["regret_at_least"])
         for label, bound in row["regret_at_least"].items():
             assert row["regret"][label] is None
-            assert bound > 0  # whoever might be first was not cut
             assert regret.cost(row, label) == f"> {100 * bound:.1f}"
-        assert all(row["values"][label] or label in row["at_least"] for label in row["values"])
+        bounds = row["regret_at_least"]
+        assert all(row["values"][label] or label in bounds for label in row["values"])
     shown = "".join(str(part) for part in terminal.tune(result) if isinstance(part, str))
     assert "cut after" in shown
 

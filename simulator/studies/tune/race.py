@@ -7,7 +7,7 @@ A configuration that was given up comes back if the final best does not justify 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,13 +26,9 @@ ROUNDED = 0.01  # by how much a cut may be off
 NOT_YET = Score(math.inf, 0.0, 0.0)
 
 
-def seed_counts(seeds: int) -> Iterator[int]:
+def seed_counts(seeds: int) -> list[int]:
     """Return the seed counts at which candidates are compared: 2, 4, 8, ..., `seeds`."""
-    size = 2
-    while size < seeds:
-        yield size
-        size *= 2
-    yield seeds
+    return [*(size for k in range(1, seeds.bit_length()) if (size := 2**k) < seeds), seeds]
 
 
 def model_of(scores: Sequence[Score]) -> Modelled | None:
@@ -99,20 +95,10 @@ class Race:
     hopeless: float = 0.0  # seconds within which no run has reached the target
     judge: Contender | None = None  # the reference of all, once it has run with all seeds
 
-    @property
-    def limit(self) -> float:
-        """The longest that a run may take (seconds)."""
-        return self.space.limit
-
-    def is_whole(self, contender: Contender) -> bool:
-        """Return whether a contender has reached the target with all seeds."""
-        return contender.all_reached and len(contender.scores) == len(self.seeds)
-
     def extend(self, racing: Sequence[Contender], count: int) -> None:
         """Run contenders until they have `count` seeds; stop those that are out."""
         for contender in racing:
-            missing = count - len(contender.scores)
-            contender.scores += [NOT_YET] * missing
+            contender.scores += [NOT_YET] * (count - len(contender.scores))
         todo = dict.fromkeys(racing, self._first_cut(count))
         while todo:
             self._run(todo)
@@ -147,11 +133,8 @@ class Race:
         squares, freedom = 0.0, 0
         for rival in self.contenders.values() if leader else ():
             assert leader is not None
-            pairs = [
-                pair
-                for pair in zip(rival.scores, leader.scores, strict=False)
-                if NOT_YET not in pair
-            ]
+            both = zip(rival.scores, leader.scores, strict=False)
+            pairs = [pair for pair in both if NOT_YET not in pair]
             if rival is leader or len(pairs) < 2 or not rival.reached:
                 continue
             values = np.array([[self._known(one), self._known(other)] for one, other in pairs])
@@ -172,7 +155,7 @@ class Race:
                 if not score.reached and score.ran < cut
             ]
             if left:
-                duration = cut if cut < self.limit else None
+                duration = cut if cut < self.space.limit else None
                 world = self.space.world(contender.candidate, duration)
                 jobs.append(RunRequest(world, tuple(self.seeds[index] for index in left)))
                 places.append((contender, left))
@@ -185,9 +168,9 @@ class Race:
         sizes = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
         if sizes:
             return self._round(self.objective.horizon(self.margin(count) * self._best(sizes[-1])))
-        if self.objective.second and math.isfinite(self.limit):
-            return self.hopeless or self._round(self.limit * FIRST_CUT)
-        return self.limit
+        if self.objective.second and math.isfinite(self.space.limit):
+            return self.hopeless or self._round(self.space.limit * FIRST_CUT)
+        return self.space.limit
 
     def _longer(self, contender: Contender, margin: float, cut: float) -> float:
         """Return the next cut (seconds) of runs short of the target; `cut` if none is needed."""
@@ -234,7 +217,7 @@ class Race:
 
     def _failed(self, score: Score) -> bool:
         """Whether a run took all its time and missed the target."""
-        return not score.reached and score.ran >= self.limit
+        return not score.reached and score.ran >= self.space.limit
 
     def _known(self, score: Score) -> float:
         """Return the value of a run, or a lower bound."""
@@ -244,8 +227,9 @@ class Race:
         """Return the best mean over `count` seeds; infinite if no contender reached the target."""
         if self.judge:
             return self.judge.mean(count) if self.judge.all_reached else math.inf
-        there = [rival for rival in self.contenders.values() if _there(rival, count)]
-        return min((rival.mean(count) for rival in there), default=math.inf)
+        there = [rival for rival in self.contenders.values() if len(rival.scores) >= count > 0]
+        means = (r.mean(count) for r in there if all(s.reached for s in r.scores[:count]))
+        return min(means, default=math.inf)
 
     def _leader(self) -> Contender | None:
         """Return the best contender of those that reached the target with most seeds, and all."""
@@ -253,9 +237,4 @@ class Race:
         return min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
 
     def _round(self, seconds: float) -> float:
-        return min(self.limit, float(f"{seconds:.3g}"))
-
-
-def _there(contender: Contender, count: int) -> bool:
-    scores = contender.scores[:count]
-    return len(scores) == count > 0 and all(score.reached for score in scores)
+        return min(self.space.limit, float(f"{seconds:.3g}"))

@@ -71,65 +71,36 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     """Return what each contender costs in each world; the first is the scenario itself.
 
     The others have one of `INPUTS` 20 % down or up. Runs are cut at the same time in every world,
-    `LONGER` times the slowest as written. A contender that was cut may still be first where what
-    is known of it is less than the best value; then it runs for as long as the scenario says.
-    `order`: that in the scenario as it is, which also knows what was given up early. See `_row` for
-    what a row has; `cut`: the seconds, where runs were cut.
+    `LONGER` times the slowest as written. `order`: that in the scenario as it is, which also knows
+    what was given up early. See `_row` for what a row has.
     """
-    space, objective = race.space, race.objective
-    table = space.scenario.table
-    worlds = [world(table, what, 1 + by) for what, by in CHANGES]
-    scores = [{rival.label: rival.scores for rival in contenders} for _ in worlds]
-    cut = _cut(objective, contenders, space.limit)
-    same = [place for place, one in enumerate(worlds) if one == worlds[0]]  # nothing to change
-    tried = [place for place in range(len(worlds)) if place not in same[1:]]
-    pairs = [(place, contender) for place in tried for contender in contenders]
-    whole = {*filter(race.is_whole, contenders)}
-    missing = [pair for pair in pairs if pair[0] or pair[1] not in whole]
-
-    def run(these: Sequence[tuple[int, Contender]], duration: float | None) -> list[dict[str, Any]]:
-        _run(race, worlds, scores, these, duration)
-        for place in same:
-            scores[place] = scores[0]
-        return _rows(race, scores, cut)
-
-    rows = run(missing, cut)
-    bounds = [row["regret_at_least"] for row in rows]
-    if first := [pair for pair in pairs if bounds[pair[0]].get(pair[1].label) == 0]:
-        rows = run(first, None)
-    rows[0] |= {"not_worse": [label for label in scores[0] if label in order.open]}
-    return rows
-
-
-def _rows(
-    race: Race, scores: Sequence[Mapping[str, Sequence[Score]]], cut: float | None
-) -> list[dict[str, Any]]:
-    limit = race.space.limit
-    return [
-        _row(race.objective, limit, of_world, cut) | {"input": what or None, "change": by}
-        for (what, by), of_world in zip(CHANGES, scores, strict=True)
-    ]
-
-
-def _run(
-    race: Race, worlds: Sequence[Table], scores: Sequence[dict[str, list[Score]]],
-    missing: Sequence[tuple[int, Contender]], duration: float | None,
-) -> None:  # fmt: skip
-    """Run contenders in worlds, given by index, and store their scores there."""
-    seeds = tuple(race.seeds)
-    results = race.runner([
-        RunRequest(race.space.world(contender.candidate, duration, worlds[place]), seeds)
-        for place, contender in missing
-    ])  # fmt: skip
-    for (place, contender), result in zip(missing, results, strict=True):
-        scores[place][contender.label] = result
-
-
-def _cut(objective: TuningObjective, contenders: Sequence[Contender], limit: float) -> float | None:
-    """Return the time (s) at which runs are cut; None: they are not."""
+    space, seeds = race.space, tuple(race.seeds)
+    worlds = [world(space.scenario.table, what, 1 + by) for what, by in CHANGES]
     values = [score.value for rival in contenders for score in rival.scores if score.reached]
-    horizon = objective.horizon(LONGER * max(values)) if values else math.inf
-    return float(f"{horizon:.3g}") if horizon < limit else None
+    horizon = race.objective.horizon(LONGER * max(values)) if values else math.inf
+    cut = float(f"{horizon:.3g}") if horizon < space.limit else None
+    whole = [one for one in contenders if one.all_reached and len(one.scores) == len(seeds)]
+    pairs = [
+        (place, rival)
+        for place, changed in enumerate(worlds)
+        for rival in contenders
+        if (changed != worlds[0] if place else rival not in whole)
+    ]
+    scores = race.runner([
+        RunRequest(space.world(rival.candidate, cut, worlds[place]), seeds)
+        for place, rival in pairs
+    ])  # fmt: skip
+    made = {(place, rival): of_pair for (place, rival), of_pair in zip(pairs, scores, strict=True)}
+    rows = []
+    for place, (what, by) in enumerate(CHANGES):
+        of_world = {
+            rival.label: made.get((place, rival)) or made.get((0, rival), rival.scores)
+            for rival in contenders  # as in the first world where there is nothing to change
+        }
+        row = _row(race.objective, space.limit, of_world, cut)
+        rows.append(row | {"input": what or None, "change": by})
+    rows[0] |= {"not_worse": [rival.label for rival in contenders if rival.label in order.open]}
+    return rows
 
 
 def _row(
@@ -139,31 +110,30 @@ def _row(
     """Return what each contender, by label, costs in one world.
 
     `values`, and `regret`, a share of the best value; None where some run missed the target.
-    `at_least` and `regret_at_least`: lower bounds of both where that is because it was cut.
+    `regret_at_least`: its lower bound where that is because runs were cut, after `cut` seconds.
     `first`: the best; `not_worse`: those not known to be worse than it at 90 %.
     """
     order, least = order_of(scores, objective), lower_bounds(scores, objective)
     values = {label: order.value(label) for label in scores}
     best = values[order.best]
     middle = np.median if order.of == MEDIAN else np.mean
-    at_least = {
-        label: float(middle(least[label]))
-        for label, runs in scores.items()
-        if any(not score.reached and score.ran < limit for score in runs)
-        and np.isfinite(least[label]).all()
-    }
 
     def above(value: float) -> float:
         return value / best - 1 if math.isfinite(value) and best > 0 else math.nan
 
+    bounds = {
+        label: max(0.0, above(float(middle(least[label]))))
+        for label, runs in scores.items()
+        if any(not score.reached and score.ran < limit for score in runs)
+        and np.isfinite(least[label]).all()
+    }
     return {
         "values": values,
         "regret": {label: above(value) for label, value in values.items()},
-        "at_least": at_least,
-        "regret_at_least": {label: max(0.0, above(v)) for label, v in at_least.items()},
+        "regret_at_least": bounds,
         "first": order.best if math.isfinite(best) else None,
         "not_worse": [label for label in scores if label in order.open],
-        "cut": cut if at_least else None,
+        "cut": cut if bounds else None,
     }
 
 

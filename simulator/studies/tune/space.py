@@ -124,10 +124,8 @@ class Space:
         """Yield every point of a finite space."""
         for family, entry in self.entries.items():
             listed = [
-                range(int(values.low), int(values.high) + 1)
-                if isinstance(values, Range)
-                else values
-                for values in entry.choices.values()
+                range(int(x.low), int(x.high) + 1) if isinstance(x, Range) else x
+                for x in entry.choices.values()
             ]
             for chosen in itertools.product(*listed):
                 yield family, dict(zip(entry.choices, chosen, strict=True))
@@ -138,17 +136,18 @@ class Space:
 
     def suggest(self, trial: "Trial") -> Point:
         """Let the search choose: a family, and values of its parameters."""
-        family, chosen = trial.suggest_categorical("algorithm", list(self.entries)), {}
+        family = trial.suggest_categorical("algorithm", list(self.entries))
+        chosen = dict[str, Any]()
         for key, values in self.entries[family].choices.items():
-            name, value = f"{family}.{key}", None
+            name = f"{family}.{key}"
             if not isinstance(values, Range):
-                value = trial.suggest_categorical(name, values)
+                chosen[key] = trial.suggest_categorical(name, values)
             elif values.whole:
-                value = trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+                low, high = int(values.low), int(values.high)
+                chosen[key] = trial.suggest_int(name, low, high, log=values.log)
             else:
                 value = trial.suggest_float(name, values.low, values.high, log=values.log)
-                value = min(max(float(f"{value:.3g}"), values.low), values.high)
-            chosen[key] = value
+                chosen[key] = min(max(float(f"{value:.3g}"), values.low), values.high)
         return family, chosen
 
     def candidate(self, family: str, chosen: Mapping[str, Any]) -> Candidate:

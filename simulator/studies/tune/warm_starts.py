@@ -14,7 +14,7 @@ from .space import Candidate, Point, Space, Values
 
 
 def first(space: Space) -> list[Point]:
-    """Return the points to begin with: each family as written, and the delays of dts that hide the network."""
+    """Return the points to begin with: families as written, and delays of dts that hide latency."""
     points = []
     for family, entry in space.entries.items():
         points.append(_point(space, family, entry.table))
