@@ -223,7 +223,7 @@ def test_a_row_says_what_simulate_says(folder):
 
 def test_rows_are_the_means_of_the_single_runs(folder):
     result = paceline.sweep("test.toml", {"cluster.workers": [2, 3]}, seeds=4, seed=7)
-    assert [run["seed"] for run in result.seed_records()] == [7, 8, 9, 10] * 4
+    assert [run["seed"] for run in result.seed_rows] == [7, 8, 9, 10] * 4
     for row in result.records():
         single = [
             run

@@ -27,7 +27,7 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.results.verdict import ALONE
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune import figures, ranking, regret, warm_starts
+from paceline.simulator.studies.tune import figures, ranking, regret
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult, notes_of
@@ -468,7 +468,7 @@ def test_without_tune_a_default_is_searched_and_said():
     assert 0.1 in tried.entries["local-sgd"].choices["lr"]
     odd, _ = space(parse(world(None, {"name": "local-sgd", "tau": 5, "lr": 0.07})))
     assert odd.entries["local-sgd"].choices["tau"] == (1, 2, 4, 5, 8, 16, 32, 64)
-    assert warm_starts.first(odd) == [("local-sgd", {"tau": 5, "lr": 0.07})]
+    assert odd.first() == [("local-sgd", {"tau": 5, "lr": 0.07})]
     assert tried.size == 5 * 7 + 5 * 2 == len(list(tried.grid()))
     assert "no [tune]" in notes[0]
     assert "tau 1/2/4" in notes[0]
@@ -479,20 +479,6 @@ def test_algorithms_without_entry_take_part_as_written():
         {"local-sgd": {"tau": [2, 4]}}, {"name": "ssgd", "label": "mine"}, {"name": "asgd"}
     )
     assert set(labels(found(table, seeds=2).ranked)) >= {"mine", "asgd", "local-sgd tau=2"}
-
-
-def test_dts_begins_with_the_delay_that_hides_the_latency():
-    scenario = parse(
-        world(
-            {"dts": {"delay": [0, 1, 2, 4, 8, 16], "period": [1, 4]}},
-            cluster={"compute": "100 ms"},
-            network={"latency": "190 ms", "bandwidth": "1 Gbit/s"},
-        )
-    )
-    tried, _ = space(scenario)
-    begun = [point[1] for point in warm_starts.first(tried)]
-    assert {"delay": 4, "period": 1} in begun  # 380 ms of latency, 100 ms a step
-    assert {"delay": 4, "period": 4} in begun
 
 
 def test_spread_keeps_the_minimum_or_else_the_mean():
@@ -810,7 +796,7 @@ def test_the_command_shows_tables_and_writes_figures(tmp_path, monkeypatch, caps
     assert "4 configurations in" in shown.out
     assert "latency" in shown.out
     written = {path.name for path in (tmp_path / "runs" / "small-tune").iterdir()}
-    assert {"tune.json", "tune.png", "tune.svg", "tune-sensitivity.png", ".tune"} <= written
+    assert {"tune.json", "tune.png", "tune.svg", ".tune"} <= written
     assert paceline.command_line.run(["tune", "small.toml", "--objective", "cost-to-loss"]) == 2
     assert "cost.node_hour: missing" in capsys.readouterr().err
 

@@ -150,8 +150,10 @@ def values(
     if what == "bytes":
         sent = {row["label"]: row["bytes_per_step"] for row in result.algorithms}
         return np.array([sent[of]])
-    if what == "time" and "level" not in how:
-        how["level"] = result.scenario.run.target_loss
+    if what == "time":
+        how.setdefault("level", result.scenario.run.target_loss)
+    if what == "averaged":
+        how.setdefault("until", result.scenario.run.duration)
     groups = [*result.groups.values()]
     if of == "best":
         rows = [[QUANTITIES[what](run, **how) for run in runs] for runs in groups[:-1]]
@@ -202,13 +204,10 @@ REDUCTIONS: Mapping[str, Callable[[Values], Values]] = {
     "span": lambda rows: rows[-1] - rows[0],
     "ratio": lambda rows: rows[0] / rows[1],
     "slope": lambda rows: np.polyfit(range(len(rows)), rows, 1)[0],
-    "rank correlation": lambda rows: np.array([_spearman(column) for column in rows.T]),
+    "rank correlation": lambda rows: np.array(
+        [np.corrcoef(range(len(rows)), np.argsort(np.argsort(column)))[0, 1] for column in rows.T]
+    ),
 }
-
-
-def _spearman(column: Values) -> float:
-    ranks = np.argsort(np.argsort(column))
-    return float(np.corrcoef(range(len(column)), ranks)[0, 1])
 
 
 def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
@@ -245,8 +244,7 @@ def theory(lab: Lab, *, name: str, path: str) -> Finding:
 
 def crossing_curves(lab: Lab, *, name: str) -> Finding:
     """Return the time (s) from which the curve of tau = 1 stays below that of tau = 10."""
-    crossings = []
-    groups = lab.runs(name).groups
+    crossings, groups = [], lab.runs(name).groups
     for one, ten in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True):
         first = ten.curve["time"][1]
         times = [time for time in one.curve["time"][1:] if first < time < ten.duration]
@@ -424,10 +422,9 @@ def lead(
 
     In points for the test accuracy, else in the unit of the loss.
     """
-    hybrid, name = f"hybrid, s = {cell.get('step_size', 500)}", cell["scenario"]
+    hybrid = f"hybrid, s = {cell.get('step_size', 500)}"
     how: dict[str, Any] = {"labels": (hybrid, other), "sets": [*cell.get("sets", ()), *sets]}
-    until = lab.runs(name, *how["sets"], labels=how["labels"]).scenario.run.duration
-    how |= {"name": name, "what": "averaged", "until": until, "metric": metric}
+    how |= {"name": cell["scenario"], "what": "averaged", "metric": metric}
     ours, theirs = (values(lab, of=label, **how) for label in (hybrid, other))
     return np.asarray((100 if metric == "accuracy" else 1) * (ours - theirs))
 

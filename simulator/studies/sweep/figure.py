@@ -1,19 +1,19 @@
 """The figure of a sweep: time to the target, final loss or step time against the varied key."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...inputs.units import DIMENSIONS, to_si
+from ...errors import InputError
 from ...results.columns import estimate_of, ranked_by
 from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
 from ...results.figures.style import style
 from ...results.statistics import time_unit
 from ..display.display import text
+from ..numbers import quantity, unit
 
 Row = Mapping[str, Any]
 Vary = Mapping[str, Sequence[Any]]
@@ -73,16 +73,12 @@ def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
     """Return values in the unit of the first; None if some are not numbers."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return list(map(float, values)), ""
-    for dimension in DIMENSIONS:
-        try:
-            si = [to_si(value, dimension) for value in values]
-            unit = re.sub(r"^[-+.\d\s]+(e[-+]?\d+)?\s*", "", values[0])
-            return [value / to_si(f"1 {unit}", dimension) for value in si], unit
-        except (ValueError, TypeError):
-            continue
-    return None
+    shown = unit(text(values[0]))
+    try:
+        size = quantity(f"1 {shown}", "") if shown else 1.0
+        return [quantity(text(value), "") / size for value in values], shown
+    except InputError:
+        return None
 
 
 def _measure(rows: Sequence[Row], vary: Vary, target: float | None) -> tuple[str, str, float]:

@@ -89,10 +89,6 @@ class SweepResult(Display):
         """One flat dict per point and algorithm: rows of a data frame."""
         return self.rows
 
-    def seed_records(self) -> list[Row]:
-        """One flat dict per run."""
-        return self.seed_rows
-
     @property
     def _head(self) -> str:
         points, many = len(self.points), len({row["label"] for row in self.rows})

@@ -1,4 +1,4 @@
-"""The charts of a search, from its document: ranking, trade-offs, and the cost of wrong inputs."""
+"""The charts of a search, from its document: ranking and trade-offs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,23 +18,13 @@ SHOWN = 12  # configurations in the chart of the ranking
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
 MOST = 2000  # configurations, the best of a search, that are compared
 GOOD, WORSE = Look.at(0), Look.at(1)._replace(hollow=True)
-CHANGES = {  # colours of each changed input: 20 % less, 20 % more
-    "latency": ("#56B4E9", "#0072B2"),
-    "bandwidth": ("#E69F00", "#D55E00"),
-    "straggling": ("#E3A6CB", "#AA3377"),
-}
 Row = Mapping[str, Any]
 
 
 def figures(tune: Row) -> dict[str, bytes]:
     """Return all figures by file name."""
-    drawn = {
-        "tune": ranking(tune),
-        "tune-tradeoffs": tradeoffs(tune),
-        "tune-sensitivity": sensitivity(tune),
-    }
     with style.style():
-        return drawing.files(drawn)
+        return drawing.files({"tune": ranking(tune), "tune-tradeoffs": tradeoffs(tune)})
 
 
 def ranking(tune: Row) -> Chart | None:
@@ -128,33 +118,3 @@ def dominated(table: np.ndarray) -> np.ndarray:
     smaller = (table[:, None] < table[None]).any(axis=2)
     beaten: np.ndarray = (no_larger & smaller).any(axis=0) | ~np.isfinite(table).all(axis=1)
     return beaten
-
-
-def sensitivity(tune: Row) -> Chart | None:
-    """Chart how much worse than the best each candidate is if an input is 20 % off.
-
-    A hollow mark is where runs were cut: the candidate is at least as much worse. None where no
-    candidate reaches the target.
-    """
-    worlds = [row for row in tune["regret"] if row["input"]]
-    labels = [*tune["regret"][0]["values"]][::-1] if worlds else []
-    lines = list[Line]()
-    for index, world in enumerate(worlds):
-        look = Look(CHANGES[world["input"]][world["change"] > 0])
-        name = f"{world['input']} {100 * world['change']:+.0f} %"
-        for key, hollow in (("regret", False), ("regret_at_least", True)):
-            shares = {label: share for label, share in world[key].items() if share is not None}
-            x = [100 * share for share in shares.values()]
-            y = [labels.index(label) + 0.1 * (index - 2.5) for label in shares]
-            named = not any(line.name == name for line in lines)
-            how: Any = {"joined": False, "marks": "all", "named": named, "key": name}
-            if shares:
-                lines.append(Line(name, x, y, look._replace(hollow=hollow), **how))
-    if not lines:
-        return None
-    shown = np.concatenate([np.asarray(line.x, dtype=float) for line in lines])
-    title = f"{tune['measure']}: % above the best of these, if an input is 20 % off"
-    across = fitted(title, shown, log=False, zero=True)
-    up = Axis(names=labels, limits=(-0.5, len(labels) - 0.5))
-    caption = "hollow: at least so much, as runs were cut"
-    return Chart(tune["scenario"]["title"], caption, [Panel(across, up, lines)])

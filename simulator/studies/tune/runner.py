@@ -26,7 +26,7 @@ from .objective import Score, TuningObjective
 
 Run = tuple[Scenario, int]
 """A scenario whose first algorithm is to run, and the seed."""
-FIGURES = ("tune", "tune-tradeoffs", "tune-sensitivity")
+FIGURES = ("tune", "tune-tradeoffs")
 
 
 @contextmanager

@@ -130,6 +130,23 @@ class Space:
             for chosen in itertools.product(*listed):
                 yield family, dict(zip(entry.choices, chosen, strict=True))
 
+    def first(self) -> list[Point]:
+        """Return the points to begin with: each family as written, or with middle values."""
+        points = []
+        for family, entry in self.entries.items():
+            written, chosen = entry.table, dict[str, Any]()
+            for key, values in entry.choices.items():
+                known = key in written and _tried(values, written[key])
+                chosen[key] = written[key] if known else _middle(values)
+            points.append((family, chosen))
+        return points
+
+    def samples(self) -> list[Candidate]:
+        """Return each algorithm as written, bounds apart; without one, the `first` points."""
+        tables = [one.table for one in self.scenario.algorithm if not one.bound]
+        written = [Candidate("", table) for table in tables]
+        return written or [self.candidate(*point) for point in self.first()]
+
     def parameters(self, family: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Return a point as the parameters of an optuna trial."""
         return {"algorithm": family} | {f"{family}.{key}": x for key, x in chosen.items()}
@@ -218,6 +235,21 @@ def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
     first, *rest = path
     inner = table if isinstance(table, dict) else {"policy": table}  # of recovery
     return inner | {first: _with(inner.get(first, {}), rest, value) if rest else value}
+
+
+def _tried(values: Values, value: Any) -> bool:
+    if not isinstance(values, Range):
+        return value in values
+    number = type(value) in (int, float) and values.low <= value <= values.high
+    return number and (type(value) is int or not values.whole)
+
+
+def _middle(values: Values) -> Any:
+    if not isinstance(values, Range):
+        return values[len(values) // 2]
+    low, high = values.low, values.high
+    middle = math.sqrt(low * high) if values.log else (low + high) / 2
+    return round(middle) if values.whole else middle
 
 
 def _count(values: Values) -> int | None:

@@ -7,16 +7,17 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import InputError
-from ...load.load import Programs, load, varied
+from ...load.load import Programs, available_programs, load, varied
 from ...results import statistics, store
 from ...results.figures import style
 from ...results.order import Order
 from ...results.store import Destination
 from ...scenario.scenario import Scenario
+from ...scenario.tables import NoObjective
 from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range
 from ..task import settings
-from . import figures, ranking, warm_starts
+from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
 from .race import Contender, Race
 from .regret import CHANGES, regrets
@@ -64,7 +65,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         raise InputError(f"trials {trials}: must be at least 1")
     tried, aim, notes = plan(scenario, objective, programs)
     if not force:
-        worlds = [tried.world(candidate) for candidate in warm_starts.samples(tried)]
+        worlds = [tried.world(candidate) for candidate in tried.samples()]
         many = -(-min(trials, tried.size or trials) // len(worlds))
         size.demand([(world, chosen_seeds[:FEWEST]) for world in worlds] * many, execution)
     options = settings(
@@ -77,7 +78,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         runner = Runner(aim, place)
         search = Search(Race(tried, aim, runner, numbers), seed, progress)
         search.after = 0 if aim.steps else CANDIDATES * len(CHANGES)
-        contenders = search.run(trials, warm_starts.first(tried))
+        contenders = search.run(trials, tried.first())
         if not contenders:
             reason = next(iter(search.refused.values()))
             raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
@@ -126,7 +127,13 @@ def _until(
         return tried, aim, []
     notes, deadline = [], aim.deadline
     if deadline is None:
-        deadline = warm_starts.shortest(tried, seed, execution)
+        lengths = []
+        for candidate in tried.samples():
+            world = tried.world(candidate)
+            if not available_programs(tried.programs)[candidate.name].needs_loss:
+                world = world.model_copy(update={"objective": NoObjective(kind="none")})
+            lengths += [run.duration for run in execution.run(world, world.algorithm[0], [seed])]
+        deadline = min(lengths)
         notes = [f"every run ends after {statistics.human(deadline)}, as the shortest does"]
     return tried.until(deadline), replace(aim, deadline=deadline), notes
 
