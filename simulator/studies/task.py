@@ -42,6 +42,9 @@ class Task:
         table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
         table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
         algorithm, program = self.algorithm, catalogue()[self.algorithm.name]
+        if program.selects and "sampling" in table["cluster"]:  # its server asks for no more
+            sampling = {k: v for k, v in table["cluster"]["sampling"].items() if k != "over"}
+            table["cluster"] = table["cluster"] | {"sampling": sampling}
         notes = list(algorithm.notes)  # of changes by other tables
         task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
         task += [self.replicate]
