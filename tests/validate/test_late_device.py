@@ -268,37 +268,6 @@ def test_without_any_one_synchronisation_something_fails(mutant, tmp_path, monke
     pytest.fail(f"survives {', '.join(TELLING)}")
 
 
-SYNCHRONISES = {"synchronize", "_pass", "finish", "wait_event", "record_stream", "set_device",
-                "mark", "then", "adopt", "land", "fetch", "host"}  # fmt: skip
-
-
-def test_each_synchronisation_has_its_mutant():
-    """What calls the seam to wait for a device, and is not taken away by any mutant, is listed."""
-    tried = {(module, name, line.split("(")[0].split(".")[-1]) for module, name, line, _ in MUTANTS}
-    others = {
-        (HERE, "Accelerator.use", "set_device"),  # a process's first thread: its fake is checked
-        (HERE, "Accelerator.then", "mark"), (HERE, "Accelerator.fetch", "mark"),  # what is awaited
-        (HERE, "Accelerator.finish", "mark"), (HERE, "fetch", "fetch"), (HERE, "host", "fetch"),
-        (HERE, "Accelerator.land", "land"), (NODE, "RealNode.end", "land"),
-        (NODE, "RealNode.wait", "land"),  # of collectives, whose `Native._land` is tried
-        (TRANSPORT, "DeviceGroup._land", "finish"),  # of gloo
-        (TRANSPORT, "DeviceGroup.finish", "finish"),
-    }  # fmt: skip
-    root, found = Path(devices.__file__).parents[1], set()
-    for path in [*(root / "training").glob("*.py"), root / "host" / "device.py"]:
-        module = "paceline.validate." + ".".join(path.relative_to(root).with_suffix("").parts)
-        for outer in ast.parse(path.read_text("utf-8")).body:
-            whole = [outer] if isinstance(outer, ast.FunctionDef) else getattr(outer, "body", [])
-            for each in whole:
-                if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                    continue
-                name = each.name if each is outer else f"{outer.name}.{each.name}"
-                calls = (one.func for one in ast.walk(each) if isinstance(one, ast.Call))
-                names = {getattr(one, "attr", getattr(one, "id", "")) for one in calls}
-                found |= {(module, name, one) for one in names & SYNCHRONISES}
-    assert found - tried == others
-
-
 async def first_mean(me, *, lr: Annotated[float, "learning rate"] = 0.1):
     """Wait for the mean of the first piece before the other is there."""
     x = me.start

@@ -1,14 +1,10 @@
-"""Train the cells that are missing, score those that there are, or predict logs of real jobs."""
+"""Train the cells that are missing, or score those that there are."""
 
 import argparse
 
-from tests.lab.evidence import gpt, real_logs
+from tests.lab.evidence import gpt
 
-WHAT = {
-    "train": gpt.train,
-    "score": gpt.write,
-    "logs": lambda: print(real_logs.words()),
-}
+WHAT = {"train": gpt.train, "score": gpt.write}
 parser = argparse.ArgumentParser(prog="python -m tests.lab.evidence", description=__doc__)
 parser.add_argument("what", nargs="?", choices=WHAT, default="train")
 WHAT[parser.parse_args().what]()

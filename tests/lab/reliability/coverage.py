@@ -1,7 +1,6 @@
 """Coverage of confidence intervals, by simulation where the truth is known."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from paceline.simulator.theory import theory
 from tests.lab.reliability import laws
 from tests.lab.reliability.laws import HOW
 
-ROOT = Path(__file__).parents[3]
-MATRIX = ROOT / "docs/evidence/validation/amd-epyc-2-cores.json"
 TITLE = "Intervals: how often they hold the truth"
 SEEDS = 5  # of an interval
 WORKERS = 4
@@ -44,7 +41,7 @@ def measure(seconds: float) -> list[Row]:
     """Return a row for each kind of interval; `seconds` buy more of them."""
     blocks = max(LEAST, int(PER_SECOND * seconds))
     simulated = [*over_seeds(blocks), *paired(blocks), calibrated(max(100, blocks // 4))]
-    return [*simulated, *left_out(), *laws.rows(blocks)]
+    return [*simulated, *laws.rows(blocks)]
 
 
 def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
@@ -181,25 +178,6 @@ def calibrated(blocks: int) -> Row:
     )
     what = f"{LEVEL:.0%} of a real run's seconds per step (replicates of a profile)"
     return {"what": what, "tried": blocks, "handled": held, "how": HOW}
-
-
-def left_out() -> list[Row]:
-    """90 % intervals of measured values of programs that no run was fitted to: the matrix's.
-
-    Each program is left out in turn where the model's error is learnt.
-    """
-    from paceline.validate.matrix import left_out, page
-
-    return [
-        {
-            "what": f"{LEVEL:.0%} of measured values of a program left out: {row['which']}",
-            "tried": row["both"][1],
-            "handled": row["both"][0],
-            "how": f"measured: {MATRIX.relative_to(ROOT)}; tests/validate/test_left_out.py",
-        }
-        for row in left_out.coverage(left_out.judged(page.read(MATRIX).cells))
-        if row["what"] == "family and network"
-    ]
 
 
 def _profiled(step: float, error: float, spread: float) -> Scenario:

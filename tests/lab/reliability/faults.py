@@ -16,10 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from paceline.simulator.errors import InputError
-from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
 from tests.helpers.cases import beside
 from tests.lab.reliability import children
@@ -298,81 +295,6 @@ def in_the_way(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     assert (ended.status, len(ended.err.splitlines())) == (2, 1), ended
 
 
-@fault
-def another_at_once(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Start another command into the same directory meanwhile: no file of one meets the other's.
-
-    One of them is refused, or comes first.
-    """
-    others: list[children.Ended] = []
-    other = (*whole.case.arguments, "--set", "network.latency=9 ms")
-    ended = children.run(
-        whole.case.arguments, folder, after=draw.uniform(0, whole.seconds),
-        strike=lambda _: others.append(children.run(other, folder)),
-    )  # fmt: skip
-    for end in (ended, *others):
-        assert end.status in (0, 2), end
-        assert end.status == 0 or "is writing here" in end.err or _of_others(end), end
-    assert 0 in (ended.status, *(end.status for end in others))
-    reading.read([folder / "out"])  # refuses files that do not belong together
-    if ended.status == 0:
-        half_written_is_refused(whole, folder)
-
-
-@fault
-def others_there(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Run another command into a directory that is whole: refused, and nothing is changed."""
-    assert children.run(whole.case.arguments, folder).status == 0
-    before = files(folder)
-    change = draw.choice((("--seed", "7"), ("--set", f"run.steps={draw.randint(401, 900)}")))
-    ended = children.run((*whole.case.arguments, *change), folder)
-    assert ended.status == 2, ended
-    assert _of_others(ended), ended
-    assert files(folder) == before
-
-
-def _of_others(ended: children.Ended) -> bool:
-    return "results of other settings" in ended.err and "--overwrite" in ended.err
-
-
-@fault
-def file_of_another(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Change a file of a whole directory: its name is in the refusal."""
-    assert children.run(whole.case.arguments, folder).status == 0
-    name = draw.choice(sorted(store.read(folder / "out", whole.case.whole)["parts"]))
-    data = bytearray((folder / "out" / name).read_bytes())
-    data[draw.randrange(len(data))] ^= 1
-    (folder / "out" / name).write_bytes(data)
-    text = "nothing is said"
-    try:
-        reading.read([folder / "out"])
-    except InputError as error:
-        text = str(error)
-    assert f"{name}: " in text, text
-    assert "not the one that" in text, text
-
-
-@fault
-def worker_killed(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Kill a process of the command's pool once: its task is repeated, the result is the same."""
-    after = draw.uniform(0, whole.seconds)
-    ended = children.run(whole.case.arguments, folder, strike=kill_a_worker, after=after)
-    assert ended.status == 0, ended
-    assert not ended.orphans
-    resumes(whole, folder)
-
-
-def kill_a_worker(process: int) -> None:
-    """Kill the first process of a command's pool."""
-    for child in psutil.Process(process).children(recursive=True):
-        try:
-            if "multiprocessing.spawn" in " ".join(child.cmdline()):
-                child.kill()
-                return
-        except psutil.NoSuchProcess:
-            continue
-
-
 STOPS = ("simulate", "sweep", "tune")
 WHAT: Mapping[str, tuple[Fault, tuple[str, ...]]] = {
     "killed (9), terminated or interrupted": (signals, tuple(CASES)),
@@ -380,13 +302,7 @@ WHAT: Mapping[str, tuple[Fault, tuple[str, ...]]] = {
     "disk full, at the n-th write": (full_by_count, (*STOPS, "reproduce", "report")),
     "directory removed meanwhile": (removed, (*STOPS, "reproduce")),
     "a file where the directory is to be": (in_the_way, (*STOPS, "reproduce")),
-    "another command at once": (another_at_once, STOPS),
-    "results of other settings there": (others_there, STOPS),
-    "a file of another run": (file_of_another, STOPS),
-    "a process of the pool killed": (
-        worker_killed, ("simulate, 2 processes", "sweep, 2 processes")
-    ),
-}  # fmt: skip
+}
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
