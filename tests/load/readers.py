@@ -26,6 +26,7 @@ from paceline.validate.calibration.profile import read as read_profile
 from paceline.validate.comparison.compare import compare
 from paceline.validate.training import events
 from tests import corpus
+from tests.helpers.cases import beside
 
 Reader = Callable[[bytes, Path], None]
 SMALL = ("run.steps=3", "run.seeds=1", "run.timeline_spans=50", "run.evaluate_every=1")
@@ -180,53 +181,7 @@ def of_sweep(name: str) -> dict[str, bytes]:
     return {name: written()[name]}
 
 
-def _row(label: str) -> dict[str, object]:
-    mean = {"mean": 0.5, "ci95": [0.4, 0.6], "reached": 1}
-    return {
-        "label": label, "name": "ssgd", "engine": "batched", "seconds_per_step": mean,
-        "steps": 2.0, "duration": 1.0, "loss": {"first": 1.0, "last": 0.5},
-        "accuracy": {"first": None, "last": None},
-        "breakdown": {"compute": 0.5, "wait": 0.25, "communicate": 0.25}, "time_to_target": mean,
-        "staleness": {"unit": "steps", "mean": 0.0, "max": 1, "distribution": {"0": 0.5, "1": 0.5}},
-        "network": {"lines": [{"line": "a->b", "bandwidth": 1e9, "bytes": 3.0, "utilisation": 0.5,
-                               "saturated": 0.1, "down": 0.0}]},
-        "links": {"a->b": 1e6}, "interval90": {"time_to_target": [0.4, None]},
-        "bottleneck": f"{label}: the network.", "stall": None, "bound": None,
-        "failures": None,
-    }  # fmt: skip
-
-
-TARGETS = """
-tolerance = "5 %"
-hold_out = ["b*"]
-keys = { "cluster.workers" = "2 to 9", "optimizer.lr" = "0 to 1" }
-target = [
-    { name = "a", number = "algorithm.0.utilisation", value = "90 %", set = ["run.steps=4"] },
-    { name = "b", number = "algorithm.0.duration", value = 1, scenario = "quickstart" },
-]
-"""
-_ABOUT = {"title": "A test", "file": "my.toml"}
-DOCUMENT = {
-    "parts": {},
-    "schema": 1,
-    "scenario": _ABOUT | {"table": {"run": {"target_loss": 0.6}, "algorithm": [{"name": "ssgd"}],
-                                    "objective": {"kind": "quadratic"}}},
-    "summary": {
-        "scenario": _ABOUT, "engine": "batched", "seeds": [0], "versions": {"python": "3"},
-        "algorithms": [_row("ssgd"), _row("other")], "notes": ["a note"],
-        "verdict": {"question": "least time to loss 0.6", "measure": "time_to_target",
-                    "pick": "ssgd", "candidates": ["ssgd", "other"], "decided": False,
-                    "reasons": [{"code": "next", "label": "other", "more": "later",
-                                 "gap": {"value": 1.0, "unit": "s"}}],
-                    "would_decide": {"code": "seeds", "seeds": 8}, "sentence": "ssgd.",
-                    "basis": None},
-        "pick": {"label": "ssgd", "ties": ["other"], "measure": "time_to_target", "value": 1.0,
-                 "ci95": [0.5, 1.5], "sentence": "ssgd.", "decided": False, "alternatives": [],
-                 "not_separated": [], "seeds_to_decide": None},
-        "evidence": {"ssgd": {"admitted": False, "reasons": ["late"]}},
-        "machine": {"cores": 2}, "nominal": {"ssgd": 0.4},
-    },
-}  # fmt: skip
+DOCUMENT = json.loads(beside(__file__, "run.json"))
 CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
     f"{label},0,{0.5 * step},{step},{1.0 - 0.25 * step},,1,{step * 9},0\n"
     for label in ("ssgd", "other")
@@ -290,5 +245,5 @@ def seeds() -> dict[str, list[bytes]]:
         "table": [written()["sweep.csv"]],
         "comparison": [written()["comparison.json"]],
         "kept": [written()[""]],
-        "targets": [TARGETS.encode()],
+        "targets": [beside(__file__, "targets.toml").encode()],
     }

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tomllib
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 
@@ -10,13 +11,16 @@ import pytest
 import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load, parse
 from tests import corpus
-from tests.helpers.cases import named
+from tests.helpers.cases import beside, named
+from tests.helpers.worlds import scenario
 from tests.load.readers import READERS
-from tests.load.test_load import WRONG
+from tests.load.test_load import JARGON, WRONG
+from tests.network.test_topology import CSV, PLATFORM
 
 CASES = corpus.cases()
-JARGON = "Traceback", "pydantic", "type=", "validation error", "PACELINE_DEBUG", "site-packages"
+INTERNAL = "Traceback", "pydantic", "type=", "validation error", "PACELINE_DEBUG", "site-packages"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def faults(case, world, folder):
         yield f"on stdout: {out.getvalue()}"
     if not output.startswith("paceline: error: ") or output.count("paceline: ") > 1:
         yield f"not one message: {output}"
-    yield from (f"{word} in {output}" for word in JARGON if word in output)
+    yield from (f"{word} in {output}" for word in INTERNAL if word in output)
     yield from (f"no {words} in {output}" for words in case.says if words not in output)
     if corpus.tree(folder) != before:
         yield "files were written"
@@ -90,3 +94,44 @@ def test_what_once_crashed_is_handled(tmp_path):
         folder.mkdir()
         with suppress(InputError), named(path.name):
             READERS[path.name.partition("-")[0]](path.read_bytes(), folder)
+
+
+# Scenarios of refused.toml
+
+
+REFUSED = tomllib.loads(beside(__file__, "refused.toml"))
+COMMON = REFUSED.pop("common")
+EDITED = {"clouds.csv": CSV, "cluster.xml": PLATFORM}
+
+
+def put(case, folder):
+    """Write the files of a case."""
+    folder.mkdir()
+    for name, text in case.get("files", {}).items():
+        data = text.encode() if isinstance(text, str) else bytes.fromhex(text["hex"])
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    for name, (old, new) in case.get("edit", {}).items():
+        assert not old or EDITED[name].count(old) == 1, old
+        many = "".join(new.replace("{n}", str(n)) for n in range(case.get("times", 1)))
+        text = EDITED[name].replace(old, many) if old else EDITED[name]
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def refusal(case, overrides, folder):
+    with pytest.raises(InputError) as refused:
+        load(case["scenario"], overrides) if "scenario" in case else parse(
+            scenario({"name": "ssgd"}).table, file="my.toml", folder=folder, overrides=overrides
+        )
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("group", REFUSED)
+def test_what_cannot_be_is_refused(group, tmp_path):
+    for index, case in enumerate(REFUSED[group]):
+        with named(case):
+            put(case, tmp_path / f"{index}")
+            overrides = [*COMMON.get(group, ()), *case.get("set", ())]
+            text = refusal(case, overrides, tmp_path / f"{index}")
+            assert [words for words in case["says"] if words not in text] == []
+            assert [words for words in JARGON if words in text] == []

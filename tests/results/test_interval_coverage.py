@@ -1,7 +1,7 @@
 """Confidence intervals contain the truth as often as they claim, where the truth is known."""
 
 from tests.helpers.cases import looped
-from tests.lab.reliability import coverage, laws
+from tests.lab.reliability import coverage
 
 
 @looped("kind", [coverage.over_seeds, coverage.paired])
@@ -15,7 +15,7 @@ def test_intervals_hold_the_truth_as_often_as_they_claim(kind):
 
 def test_intervals_hold_what_they_say_as_often_as_they_say_by_law_and_seeds():
     """Of normal and lognormal times, and more skewed ones, and where there is no variance."""
-    for row in laws.rows(1000):
+    for row in coverage.by_law(1000):
         low, high = coverage.bounds(row, row["level"])
         assert low <= row["handled"], row
         assert row["level"] >= 0.9 or row["heavy"], row

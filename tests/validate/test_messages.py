@@ -1,15 +1,23 @@
-"""Messages of real nodes: those that come before a node's own clock begins keep their order."""
+"""Messages of real nodes: their order, and payloads that travel whole and no longer than said."""
 
 import queue
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from paceline.simulator.programs.codecs.codec import DGC, QSGD, TopK
+from paceline.simulator.programs.effects import Encoded, Latest
+from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.messages import Address, Mailbox
+
+CPU = torch.device("cpu")
 
 
 class Wire:
@@ -38,15 +46,7 @@ def test_a_message_that_comes_before_the_clock_begins_is_not_overtaken():
     wire, clocks = Wire(), (Clock(), Clock())
     ours, theirs = (
         Mailbox(
-            Address(
-                wire.of(rank),
-                rank,
-                frozenset({1 - rank}),
-                4096,
-                torch.device("cpu"),
-                lambda _, at: at,
-            ),
-            clock,
+            Address(wire.of(rank), rank, frozenset({1 - rank}), 4096, CPU, lambda _, at: at), clock
         )
         for rank, clock in enumerate(clocks)
     )
@@ -67,3 +67,44 @@ def test_a_message_that_comes_before_the_clock_begins_is_not_overtaken():
         mailbox.end()
     for mailbox in (ours, theirs):
         mailbox.close(10.0)
+
+
+# Payloads as they travel
+
+
+@given(st.integers(2, 8), st.integers(1, 40), st.integers(1, 9), st.integers(0, 99))
+def test_levels_travel_in_their_bits(bits, rows, columns, seed):
+    most = 2 ** (bits - 1) - 1
+    rng = np.random.default_rng(seed)
+    levels = torch.from_numpy(rng.integers(-most, most + 1, (rows, columns)).astype(np.int8))
+    norms = torch.rand(rows, 1)
+    sent = Latest(0.25), Encoded((norms, levels), None, 1.0, 7.0, rows * columns, bits)
+    packed = packing.take_apart(sent)
+    body = packing.body(packed)
+    # two numbers; lengths of a matrix and of a row of bits, or of two matrices
+    assert len(body) == 8 * (2 + 3 + (bits == 8)) + 4 * rows + -(-rows * columns * bits // 8)
+    loss, back = packing.put_together(packing.read(packing.head(packed), body, CPU))
+    assert isinstance(loss, Latest)  # of which a gather's mean is the largest
+    assert (loss, back.bytes, back.most, back.bits) == (0.25, 7.0, rows * columns, bits)
+    assert all(map(torch.equal, back.data, (norms, levels)))
+
+
+@given(
+    st.sampled_from([DGC(ratio=0.01), DGC(ratio=0.2, warmup=3), TopK(ratio=0.1), QSGD()]),
+    st.integers(1, 20000),
+    st.sampled_from([0.0, 1.0, np.nan]),
+    st.integers(0, 99),
+)
+def test_no_message_is_longer_than_its_codec_says(codec, entries, scale, seed):
+    """Also where all entries are equal, or none is a number."""
+    rng = np.random.default_rng(seed)
+    state = codec.init(np.zeros(entries), rng)
+    for number in range(4):
+        vector = scale * rng.standard_normal(entries) ** 3
+        with np.errstate(invalid="ignore"):
+            data, places, state = codec.encode(vector, state, number)
+        most, bits = codec.layout(entries, number)
+        assert (len(places) if places is not None else entries) <= most
+        if isinstance(codec, TopK):
+            assert len(data[0]) == most
+        assert bits == (codec.bits if isinstance(codec, QSGD) else 8)

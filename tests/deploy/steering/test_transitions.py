@@ -12,8 +12,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.program import Program
-from tests.deploy.steering.recorder import Recorder
-from tests.deploy.steering.worlds import SteeredPeriod
+from tests.deploy.steering.worlds import Recorder, SteeredPeriod
 from tests.helpers.cases import looped
 
 STEERED = (
