@@ -1,7 +1,8 @@
 """The record of one run: curve points, time spent, bytes sent and, on demand, a timeline."""
 
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -38,6 +39,7 @@ SPAN = np.dtype(
     [("worker", "<u2"), ("kind", "u1"), ("start", "<f8"), ("end", "<f8"), ("step", "<u4")]
 )
 
+CAUSE = "the learning rate, or an outer one, is too high for this algorithm"
 ROUNDING = 1 + 1e-9  # times that differ by a smaller factor count as equal
 
 _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
@@ -204,3 +206,27 @@ class Run:
             bound=algorithm.bound,
             **fields,
         )
+
+
+def begins(losses: Sequence[float]) -> int | None:
+    """Return the evaluation from which a loss has diverged; None if it has not.
+
+    A loss has diverged if from then on it is not finite, or above its first value.
+    """
+    values = np.asarray(losses, dtype=float)
+    if not values.size or not math.isfinite(values[0]):
+        return None
+    limit = values[0] * ROUNDING if values[0] > 0 else math.inf
+    learning = np.isfinite(values) & (values <= limit)
+    return None if learning[-1] else int(np.flatnonzero(learning)[-1]) + 1
+
+
+def diverged(run: Run) -> bool:
+    """Whether a run's loss diverged for good."""
+    return begins(run.curve["loss"]) is not None
+
+
+def divergence_note(curve: Mapping[str, Sequence[float]]) -> str | None:
+    """Return a note on the step at which a curve diverged, and the likely cause."""
+    first = begins(curve["loss"])
+    return None if first is None else f"diverged by step {curve['step'][first]:g}: {CAUSE}"

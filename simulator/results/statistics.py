@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..inputs import csv_cells
-from . import divergence, intervals
-from .divergence import diverged
+from . import intervals
 from .intervals import Estimate
-from .run import COLUMNS, Run
+from .run import CAUSE, COLUMNS, Run, begins, diverged
 
 Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""
 
 BATCHES = 20
-EQUAL = 1.05  # times as many clients at work: fewer are not worth a note
 PREFIXES, PREFIXED = ("", "k", "M", "G", "T", "P"), ("B", "B/s", "#")
 TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -263,6 +261,26 @@ def breakdown(runs: Sequence[Run]) -> dict[str, float]:
     return {kind: ratio(seconds, total) for kind, seconds in spent.items()}
 
 
+def divergence(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return how many seeds diverged, the earliest step and the cause."""
+    lost = [(run, first) for run in runs if (first := begins(run.curve["loss"])) is not None]
+    if not lost:
+        return None
+    return {
+        "seeds": len(lost),
+        "of": len(runs),
+        "step": min(run.curve["step"][first] for run, first in lost),
+        "cause": CAUSE,
+    }
+
+
+def divergence_sentence(label: str, summary: Mapping[str, Any]) -> str:
+    """Return `summary` of one algorithm in words."""
+    seeds, of, step = summary["seeds"], summary["of"], summary["step"]
+    who = "" if seeds == of else f" with {seeds} of {of} seeds"
+    return f"{label} diverged{who} by step {step:g}"
+
+
 def staleness_counts(runs: Sequence[Run]) -> dict[int, int]:
     """Return the number of contributions of all seeds by staleness, ascending."""
     counts = sum((Counter(run.staleness) for run in runs), Counter())
@@ -329,7 +347,7 @@ def summarise(
         **_reported(runs),
         "duration": _mean([run.duration for run in runs]),
         "loss": _ends(runs, "loss"),
-        "diverged": divergence.summary(runs),
+        "diverged": divergence(runs),
         "accuracy": _ends(runs, "accuracy"),
         "scalability": ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
@@ -417,15 +435,6 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
         if kind != "useful"
     }
     return {**estimated(values, intervals.share(values)), "lost": lost}
-
-
-def unequal(groups: Groups) -> str:
-    """Note how many clients each algorithm keeps at work, if that differs."""
-    of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
-    result = {label: _mean([run.at_work for run in runs]) for label, runs in of.items()}
-    if len(result) < 2 or max(result.values()) <= EQUAL * min(result.values()):
-        return ""
-    return "; ".join(f"{label}: {number(count)}" for label, count in result.items())
 
 
 def notes(groups: Groups) -> list[str]:

@@ -1,18 +1,26 @@
 """Usage over the seeds of one algorithm: time of workers, lines, failures."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..cluster.membership import worked, working_hours
+from ..network.closed_form import ClosedForm
 from ..scenario.cluster import DAY
-from ..scenario.scenario import Scenario
+from ..scenario.scenario import Algorithm, Scenario
 from .run import TIMES, Run
-from .statistics import human, number, percent
+from .statistics import breakdown, human, number, percent
+from .wording import Reason, all_of
 
 WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
+WORTH = 0.1  # of the time: less is not worth a second word
+MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
+SLOWER = 1.02  # times the mean, where the scenario says that workers differ
+CARD = re.compile(r"(worker \d+|server)( in| out)?")
+"""Names of the lines of network cards."""
 AWAY = ("absent", "unselected")  # kinds of time in which a client takes no part
 
 
@@ -133,3 +141,151 @@ def few(count: float, one: str, many: str) -> str:
     """Return a count, of which some are means, with its noun: "1 crash", "2.50 crashes"."""
     exact = f"{count:.0f}" if count == round(count) else number(count)
     return f"{exact} {one if count == 1 else many}"
+
+
+class _Case(NamedTuple):
+    """Runs of one algorithm, their shares of time by use, and how long links are held, if known."""
+
+    scenario: Scenario
+    runs: Sequence[Run]
+    share: Mapping[str, float]
+    held: float | None
+
+
+def bottleneck(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
+    """Return the reasons of an algorithm's time as a sentence, from what its runs measured."""
+    where = "" if scenario.cluster.sampling is None else "while clients take part, "
+    return f"{algorithm.label}: {where}{'; '.join(map(str, reasons(scenario, algorithm, runs)))}."
+
+
+def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
+    """Return the largest share of the workers' time and its causes; of a stall, only that.
+
+    Sampled clients have no time while they are away; in a round they wait for the last one.
+    """
+    if stalls := [run.stall for run in runs if run.stall]:
+        return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
+    spent = {kind: share for kind, share in breakdown(runs).items() if kind not in AWAY}
+    sampled = scenario.cluster.sampling is not None
+    whole = sum(spent.values()) if sampled else 1.0
+    if not any(any(run.seconds.values()) for run in runs) or not whole:
+        return [Reason("instant")]
+    share = {kind: part / whole for kind, part in spent.items()}
+    crashes = sum(run.failures["crashes"] for run in runs if run.failures) / len(runs)
+    parts = {kind: share.get(kind, 0.0) for kind in ("lost", "down")}
+    vain = "failures" if crashes else "left-out"
+    uses = {code: share.get(code, 0.0) for code in ("compute", "wait", "communicate")}
+    uses |= {"standing": share.get("stalled", 0.0), vain: sum(parts.values())}
+    first, second, *_ = sorted(uses, key=lambda code: -uses[code])
+    case, result = _Case(scenario, runs, share, held_share(scenario, algorithm, runs)), []
+    for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
+        result.append(Reason(code, {"share": uses[code]} | (parts if code == vain else {})))
+        if code in EXPLAIN and not sampled:
+            result += EXPLAIN[code](case)
+        elif crashes and not sampled:
+            result.append(Reason("crashes", {"crashes": crashes}))
+    return result
+
+
+def _computing(case: _Case) -> list[Reason]:
+    """Return the slowest worker, where every worker computes as many steps."""
+    recovery = case.scenario.recovery
+    unequal = recovery.policy in ("shrink", "quorum") or recovery.backups
+    if case.runs[0].staleness_unit != "steps" or unequal:
+        return []
+    computed = [np.array(run.workers["compute"]) for run in case.runs]
+    times = float(np.mean([seconds.max() / seconds.mean() for seconds in computed]))
+    unlike = max(case.scenario.team.relative_speeds) > SLOWER  # so that the slowest is no chance
+    if times < (SLOWER if unlike else MATTERS):
+        return [Reason("alike")]
+    return [Reason("slowest", {"who": _slowest(case.scenario, computed)[0], "times": times})]
+
+
+def _waiting(case: _Case) -> list[Reason]:
+    """Return whom the workers wait for: the server, collectives, or other workers."""
+    runs = case.runs
+    if runs[0].staleness_unit == "updates":
+        return _served(case)
+    if (case.held or 0.0) > case.share["wait"] and runs[0].staleness_unit == "steps":
+        return [Reason("collectives", {"share": case.held})]
+    waits = [np.array(run.workers["wait"]) for run in runs]
+    means = np.sum(waits, axis=0) / sum(map(span, runs))
+    lowest, highest, mean = float(means.min()), float(means.max()), float(means.mean())
+    if sum(wait.min() for wait in waits) / sum(map(span, runs)) > mean / 2:
+        return [Reason("all-wait", {"share": lowest, "highest": highest})]
+    who, ranks = _slowest(case.scenario, [-wait for wait in waits if wait.any()])
+    least = float(means[ranks].mean()) if ranks else lowest
+    return [Reason("waited-for", {"who": who, "share": least, "mean": mean})]
+
+
+def _served(case: _Case) -> list[Reason]:
+    """Return how busy the server is while workers wait for its answers."""
+    server, runs = case.scenario.server, case.runs
+    works = (server.receive * sum(r.staleness.values()) + server.apply * r.updates for r in runs)
+    busy = min(1.0, sum(works) / (sum(run.duration for run in runs) or 1.0))
+    models = max(run.inbox_bytes for run in runs) / case.scenario.model.bytes
+    return [Reason("server", {"share": busy, "models": models})]
+
+
+def _communicating(case: _Case) -> list[Reason]:
+    """Return the lines saturated longest, or how long transmissions hold the links."""
+    spent, held = case.share["communicate"], case.held
+    if case.runs[0].lines:
+        full = {line["line"]: line["saturated"] for line in lines(case.runs)}
+        top = max(full.values())
+        longest = sorted((k for k, share in full.items() if share > top / MATTERS), reverse=True)
+        code = "saturated" if top >= spent / 2 else "unsaturated"
+        return [Reason(code, {"lines": _names(longest), "share": top})]
+    if held is None:
+        return []
+    return [Reason("latency" if held < spent / 2 else "transmitting", {"share": held})]
+
+
+EXPLAIN = {"compute": _computing, "wait": _waiting, "communicate": _communicating}
+
+
+def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
+    """Return the share of time that transmissions hold a worker's links, if known."""
+    settings, whole = scenario.network, sum(span(run) for run in runs)
+    if runs[0].lines or runs[0].failures is not None or settings.duration is not None or not whole:
+        return None
+    network, count = ClosedForm(scenario), scenario.cluster.workers
+    sizes = {name: sum(run.links.get(name, 0.0) for run in runs) for name in runs[0].links}
+    gathers = getattr(algorithm.parameters.get("codec"), "gathers", False)
+    plan = network.gather_plan if gathers else network.mean_plan
+    if runs[0].staleness_unit == "steps" and sizes and {*sizes} == {*plan.moved}:
+        return min(1.0, plan.held * sum(sizes.values()) / sum(plan.moved.values()) / whole)
+    ranks = {network.places.of(rank): rank for rank in range(count + 1)}
+    seconds = 0.0
+    for name, size in sizes.items():
+        ends = name.split("->")
+        if len(ends) != 2:
+            return None
+        seconds += size / network.link(*(ranks[end] for end in ends)).bandwidth
+    return min(1.0, seconds / count / whole)
+
+
+def _names(lines: Sequence[str]) -> str:
+    """Name saturated lines: of many the first, or the number of network cards."""
+    nodes = dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines)
+    if not all(map(CARD.fullmatch, lines)):
+        return all_of(lines)
+    return f"the network card of {lines[0]}" if len(nodes) == 1 else f"{len(nodes)} network cards"
+
+
+def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
+    """Name the slowest workers by `slowness` (workers,); none if seeds differ."""
+    groups = [worker.group for worker in scenario.team.workers]
+    near = _near(np.sum(slowness, axis=0))
+    name, *others = {groups[rank] for rank in near}
+    if name and not others and len(near) == groups.count(name) > 1:
+        return f"group {name}", near
+    ranks = sorted(set.intersection(*(set(_near(times)) for times in slowness)))
+    if not {int(times.argmax()) for times in slowness}.issubset(ranks):
+        return "another worker with each seed", []
+    return all_of([f"worker {rank}" for rank in ranks]), ranks
+
+
+def _near(slowness: np.ndarray) -> list[int]:
+    """Return the ranks of workers about as slow as the slowest."""
+    return np.flatnonzero(slowness >= slowness.max() - np.ptp(slowness) / 4).tolist()

@@ -18,11 +18,10 @@ import numpy as np
 from ..errors import InputError
 from ..scenario.cluster import DAY
 from . import intervals, wording
-from .divergence import diverged
 from .intervals import MODEL, Estimate, stated
 from .order import MARGIN, MOST, NO_ORDER, Order, Terms, order
 from .prediction_interval import NO_ERRORS, NO_MODELS, Models
-from .run import Run
+from .run import Run, diverged
 from .statistics import (
     Groups,
     crossing,
@@ -34,7 +33,6 @@ from .statistics import (
     reached,
     seconds_per_gradient,
     seconds_per_step,
-    unequal,
     with_unit,
 )
 from .wording import Reason, all_of
@@ -586,8 +584,6 @@ class _Case(NamedTuple):
         measure = "seconds_per_gradient" if sampled else "seconds_per_step"
         paces = scored(groups, measure)
         self.reasons.append(Reason("no-loss"))
-        if sampled and (at_work := unequal(groups)):
-            self.reasons.append(Reason("clients", {"at_work": at_work}))
         factors = {k: one.times for k, one in models if one.times is not None}
         ranked = order(paces, terms=self.terms, factors=factors)
         what = PACES[measure][0]

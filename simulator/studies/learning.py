@@ -13,10 +13,9 @@ from ..load.load import Programs
 from ..objectives.learning_curve import evidence
 from ..objectives.learning_curve.objective import Expected, mechanism, size
 from ..results import prediction_interval
-from ..results.divergence import diverged
 from ..results.intervals import TAILS
 from ..results.prediction_interval import PACE, TARGET, Errors, Models, TimeModel
-from ..results.run import Run
+from ..results.run import Run, diverged
 from ..results.statistics import Groups, crossing
 from ..results.wording import all_of
 from ..scenario.cluster import Cluster

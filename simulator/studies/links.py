@@ -9,10 +9,10 @@ from typing import Any
 from ..load.load import available_programs
 from ..network import tcp
 from ..results import prediction_interval
-from ..results.bottleneck import held_share
 from ..results.prediction_interval import Calibrated, TimeModel, Uncalibrated
 from ..results.run import Run
 from ..results.statistics import Groups, breakdown, held_up
+from ..results.usage import held_share
 from ..scenario import hardware
 from ..scenario.cluster import Inner
 from ..scenario.overhead import ModelError

@@ -14,7 +14,6 @@ from ..objectives import plugins
 from ..objectives.basis import bases
 from ..objectives.learning_curve.objective import Expected
 from ..results import (
-    bottleneck,
     consumption,
     prediction_interval,
     statistics,
@@ -87,7 +86,7 @@ class Result(Display):
             "network": {"lines": usage.lines(runs)} if runs[0].lines else None,
             "workers": usage.over_seeds([run.workers for run in runs]),
             "clients": usage.clients(scenario, runs),
-            "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
+            "bottleneck": usage.bottleneck(scenario.under(algorithm), algorithm, runs),
             **consumption.summary(scenario, runs, model, stated),
         }
         if self.replicates or missed:

@@ -16,7 +16,7 @@ from ..scenario.scenario import Algorithm, Scenario
 
 DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
     *("inputs", "distributions", "programs", "scenario", "cluster", "network"),
-    *("results/run.py", "results/divergence.py", "results/intervals.py", "theory.py"),
+    *("results/run.py", "results/intervals.py", "theory.py"),
     *("objectives", "load", "engines"),
 )
 # Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.

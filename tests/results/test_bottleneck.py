@@ -8,7 +8,7 @@ import pytest
 
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.reports import terminal
-from paceline.simulator.results import bottleneck, store, usage
+from paceline.simulator.results import store, usage
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.display.display import even
@@ -46,8 +46,8 @@ def reasons(made: Scenario, seeds: int = 1) -> dict[str, Any]:
     """Return the numbers of an algorithm's reasons by code; the sentence has all of them."""
     algorithm = made.algorithm[0]
     runs = result(made, seeds).groups[algorithm.label]
-    codes = bottleneck.reasons(made.under(algorithm), algorithm, runs)
-    sentence = bottleneck.sentence(made.under(algorithm), algorithm, runs)
+    codes = usage.reasons(made.under(algorithm), algorithm, runs)
+    sentence = usage.bottleneck(made.under(algorithm), algorithm, runs)
     assert sentence == f"{algorithm.label}: {'; '.join(map(str, codes))}."
     return {reason.code: reason.numbers for reason in codes}
 

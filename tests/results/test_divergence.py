@@ -5,10 +5,11 @@ import math
 
 from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page.page import report as page
-from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results import statistics
 from paceline.simulator.results.columns import BY_KEY
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures import drawing, style
+from paceline.simulator.results.run import CAUSE, begins
 from paceline.simulator.results.verdict import of_runs
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -34,14 +35,14 @@ def test_a_diverged_seed_is_in_no_mean(losses):
     assert found["loss"]["ci95"] is None
     first = next(i for i, loss in enumerate(losses) if not loss <= 1.0)
     step = runs[1].curve["step"][first]
-    assert found["diverged"] == {"seeds": 1, "of": 2, "step": step, "cause": divergence.CAUSE}
+    assert found["diverged"] == {"seeds": 1, "of": 2, "step": step, "cause": CAUSE}
     assert statistics.notes({"bad": runs}) == ["bad: diverged with 1 of 2 seeds; try a smaller lr"]
 
 
 @looped("losses", [[1.0, 0.1], [1.0, 9.0, 1.0], [0.0, 5.0], [math.nan] * 2,
                                     [1.0, HUGE, 0.5], [5.0]])  # fmt: skip
 def test_what_comes_back_or_never_was_there_has_not_diverged(losses):
-    assert divergence.begins(losses) is None
+    assert begins(losses) is None
     assert statistics.jsonable(summary(runs_of(losses)))["diverged"] is None
 
 

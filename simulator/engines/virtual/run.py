@@ -9,8 +9,7 @@ import numpy as np
 from ...objectives.objective import Objective
 from ...objectives.quadratic import NoisyQuadratic
 from ...programs import Program, catalogue
-from ...results import divergence
-from ...results.run import Run, Spans
+from ...results.run import Run, Spans, divergence_note
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
 from . import accounts, collective_slowdown
@@ -123,5 +122,5 @@ def _warnings(curve: dict[str, list[float]], program: Program, begun: bool) -> l
             if begun
             else "never averaged: the period is longer than the run"
         )
-    lost = divergence.note(curve)
+    lost = divergence_note(curve)
     return [*warnings, lost] if lost else warnings

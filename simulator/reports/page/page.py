@@ -78,7 +78,6 @@ def html(every: Sequence[FoundRun]) -> str:
     return template.render(
         title=", ".join(dict.fromkeys(str(each.scenario["title"]) for each in every)),
         every=every,
-        picks=picks(every) if len(every) > 1 else "",
         sections=found,
         figures={
             figure.id: interactive.spec(figure.panel)
@@ -91,15 +90,6 @@ def html(every: Sequence[FoundRun]) -> str:
         origins=[_origin(each) for each in every],
         sampling=SAMPLING if lines else "",
     )
-
-
-def picks(every: Sequence[FoundRun]) -> str:
-    """Return a sentence on whether all RUNs pick the same."""
-    names = dict.fromkeys(found.verdict["pick"] or "none" for found in every)
-    goals = {found.verdict["question"] for found in every if found.verdict["pick"]}
-    if len(names) == 1:
-        return f"Every run picks {next(iter(names))}"
-    return "Each run answers its own question" if len(goals) > 1 else "The picks differ"
 
 
 def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection]:

@@ -7,9 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import divergence, intervals, wording
+from .. import intervals, wording
 from ..run import STALENESS, Run
-from ..statistics import Groups, human, sampled, staleness_counts, time_unit
+from ..statistics import (
+    Groups,
+    divergence,
+    divergence_sentence,
+    human,
+    sampled,
+    staleness_counts,
+    time_unit,
+)
 from . import drawing, style
 from .chart import DECADE, Axis, Bars, Chart, Ends, Line, Look, Panel, fitted, wide
 
@@ -92,9 +100,9 @@ def error(
     caption = bands(lines)
     if has_loss(lines):
         # a mean that leaves the axes would not show which algorithms diverged
-        lost = {label: divergence.summary(runs) for label, runs in groups.items()}
+        lost = {label: divergence(runs) for label, runs in groups.items()}
         caption = "; ".join(
-            [caption, *(divergence.sentence(label, row) for label, row in lost.items() if row)]
+            [caption, *(divergence_sentence(label, row) for label, row in lost.items() if row)]
         )
     return Chart(title, caption, [error_panel(lines, target, loss)])
 

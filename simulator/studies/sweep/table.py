@@ -15,7 +15,7 @@ import numpy as np
 from ...inputs import csv_cells, messages
 from ...objectives import plugins
 from ...objectives.basis import bases
-from ...results import consumption, divergence, intervals, statistics, wording
+from ...results import consumption, intervals, statistics, wording
 from ...results.columns import (
     BY_KEY,
     RANKING,
@@ -31,7 +31,7 @@ from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
 from ...results.order import MARGIN, Terms, order
 from ...results.prediction_interval import PACE
-from ...results.run import Run
+from ...results.run import Run, diverged
 from ...results.verdict import NOTHING_KNOWN, Compared, Question, Verdict, conclude, of_points
 from ...scenario.scenario import Scenario
 from .. import learning, links
@@ -159,7 +159,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     record = {
         "engine": summary["engine"],
         "row": _summarised(summary, numbers, scenario.heavy_tailed)
-        | {"diverged": sum(map(divergence.diverged, runs))},
+        | {"diverged": sum(map(diverged, runs))},
         "stalled": any(run.stall for run in runs),
         "runs": [{"seed": run.seed, **of} for run, of in zip(runs, numbers, strict=True)],
         # those that points may share: the step at which a run diverged is its own

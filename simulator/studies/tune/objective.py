@@ -14,10 +14,9 @@ from ...errors import InputError
 from ...objectives.learning_curve.objective import Expected, baseline
 from ...results import consumption, intervals, prediction_interval, verdict
 from ...results.consumption import SECONDS_PER_DAY as DAY
-from ...results.divergence import diverged
 from ...results.order import MARGIN
 from ...results.prediction_interval import NO_ERRORS, Errors
-from ...results.run import Run
+from ...results.run import Run, diverged
 from ...results.statistics import (
     at,
     crossing,
