@@ -260,11 +260,10 @@ class Result(Display):
         """Draw the runs by a function of `figures.curves`."""
         scenario = self.scenario
         return draw(
-            self.groups,
+            curves.of_groups(self.groups, self.algorithms),
             title=scenario.title,
             target=scenario.run.target_loss,
             loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
-            rows=self.algorithms,
         )
 
     def language(self, row: Mapping[str, Any]) -> dict[str, Any]:

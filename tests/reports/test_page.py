@@ -181,14 +181,6 @@ def test_a_page_says_what_the_verdict_of_its_run_says(run, tuned, validated, swe
     assert validation.comparison["sentence"] in validation.reasons
 
 
-def test_runs_that_answer_other_questions_are_not_said_to_differ(run, far, tuned, tmp_path):
-    table = world(objective=QUADRATIC).table | {"tune": {"ssgd": {}}}
-    tune(parse(table), seeds=2, objective="loss-at-deadline", out=tmp_path / "other")
-    page = text(tmp_path / "other", tuned, out=tmp_path / "two.html")
-    assert "Each run answers its own question" in page
-    assert "Each run answers its own" not in text(run, far, out=tmp_path / "one.html")
-
-
 def test_a_sweep_of_one_algorithm_claims_no_winner(tmp_path):
     one = parse(world().table | {"algorithm": [{"name": "ssgd"}]})
     sweep(one, {"network.latency": ["1 ms", "200 ms"]}, seeds=2, out=tmp_path / "one")

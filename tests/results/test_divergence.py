@@ -103,7 +103,7 @@ def texts(result):
     from matplotlib.text import Text
 
     with style.style():
-        drawn = drawing.draw(plot.error(result.groups, title="", target=0.05))
+        drawn = drawing.draw(plot.error(plot.of_groups(result.groups), title="", target=0.05))
     return [each.get_text() for each in drawn.findobj(Text)]
 
 

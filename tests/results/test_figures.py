@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from paceline.simulator.results import intervals, store, timeline
+from paceline.simulator.results import intervals, statistics, store, timeline
 from paceline.simulator.results.figures import curves, drawing, interactive, style
 from paceline.simulator.results.run import SPAN, Kind
 from tests.helpers.cases import looped
-from tests.results.test_statistics import make_run
+from tests.results.test_statistics import make_run, summary
 
 pytestmark = pytest.mark.usefixtures("figures")
 
@@ -44,8 +44,14 @@ def draw(chart):
     return figure, figure.axes[0]
 
 
-def chart(groups, **options):
-    return curves.error(groups, **({"title": "A title", "target": None} | options))
+def lines(groups):
+    rows = [statistics.jsonable(summary(runs) | {"label": k}) for k, runs in groups.items()]
+    return curves.of_groups(groups, rows)
+
+
+def chart(groups, rows=(), **options):
+    shown = curves.of_groups(groups, rows)
+    return curves.error(shown, **({"title": "A title", "target": None} | options))
 
 
 GROUPS = {name: falling(name, end=end) for name, end in (("ssgd", 400), ("local", 100))}
@@ -56,8 +62,8 @@ def test_every_figure_in_every_format(formats):
     groups = GROUPS | {"adacomm": [make_run([2, 1, 0.1], label="adacomm", tau=[NAN, 8, 1])]}
     groups["adacomm"][0].staleness = {0: 2, 5: 1}
     with style.formats(formats) if formats else contextlib.nullcontext():
-        files = curves.figures(groups, title="A title", target=0.1)
-        assert curves.figures(groups, title="A title", target=0.1) == files
+        files = curves.figures(lines(groups), title="A title", target=0.1)
+        assert curves.figures(lines(groups), title="A title", target=0.1) == files
     kinds = formats or ("png", "svg")
     assert set(files) == {f"{name}.{kind}" for name in store.FIGURES for kind in kinds}
     assert all(data.startswith(b"\x89PNG") for name, data in files.items() if name.endswith("png"))
@@ -119,7 +125,7 @@ def test_a_curve_begins_with_its_first_evaluation_and_the_axis_shows_how_it_ends
 def test_what_is_the_same_for_all_has_no_figure():
     runs = [make_run(label="x")]
     runs[0].staleness = {1: 30}
-    assert curves.staleness({"x": runs}, title="") is None
+    assert curves.staleness(lines({"x": runs}), title="") is None
 
 
 def test_figures_for_papers_have_type_42_fonts_and_a_size():
@@ -152,14 +158,14 @@ def test_without_a_loss_the_steps_are_drawn():
 def test_unusual_runs_can_be_drawn():
     losses = ([1.0], [1.0, 1.0], [0.0, 0.0], [-1.0, -2.0], [0.0, 1e-3, 2e-3], [1e-9, 1e9])
     for loss in losses:
-        assert curves.figures({"x": [make_run(loss, label="x")]}, title="", target=0.5), loss
+        assert curves.figures(lines({"x": [make_run(loss, label="x")]}), title="", target=0.5), loss
     idle = {"x": [make_run(label="x", seconds=(0.0, 0.0, 0.0))]}
-    assert draw(curves.breakdown(idle, title=""))
+    assert draw(curves.breakdown(lines(idle), title=""))
 
 
 def test_dollars_and_underscores_are_not_mathematics():
     groups = {"a $x_1 $": falling("a $x_1 $")}
-    assert curves.figures(groups, title="$5 or 6_$", target=0.1)
+    assert curves.figures(lines(groups), title="$5 or 6_$", target=0.1)
 
 
 def test_long_labels_take_two_lines():
@@ -169,7 +175,7 @@ def test_long_labels_take_two_lines():
         assert style.two_lines(short) == short
     _, axes = draw(chart({long: falling(long)}))
     assert named(axes) == {style.two_lines(long)}
-    _, axes = draw(curves.breakdown({long: falling(long)}, title=""))
+    _, axes = draw(curves.breakdown(lines({long: falling(long)}), title=""))
     assert [label.get_text() for label in axes.get_yticklabels()] == [style.two_lines(long)]
 
 
@@ -179,7 +185,7 @@ def test_the_breakdown_shows_seconds_and_shares():
         "long": [make_run(time=[0, 50, 100], label="long", seconds=(55.0, 27.5, 27.5))],
         "short": [make_run(time=[0, 2, 5], label="short", seconds=(4.0, 1.0, 0.0))],
     }
-    _, axes = draw(curves.breakdown(groups, title=""))
+    _, axes = draw(curves.breakdown(lines(groups), title=""))
     assert [label.get_text() for label in axes.get_yticklabels()] == ["long", "short"]
     assert {"compute", "wait", "communicate", "50 %", "25 %", "10.0 s"} <= set(texts(axes))
     assert axes.get_xscale() == "log"  # a linear one would squash the short bar
@@ -192,8 +198,8 @@ def test_the_breakdown_shows_seconds_and_shares():
 def test_the_breakdown_shows_what_is_lost_where_something_is():
     run = make_run(time=[0, 50, 100], label="x", seconds=(40.0, 10.0, 10.0))
     run.seconds |= {"lost": 25.0, "down": 15.0}
-    _, axes = draw(curves.breakdown({"x": [run]}, title=""))
-    _, plain = draw(curves.breakdown({"x": [make_run(label="x")]}, title=""))
+    _, axes = draw(curves.breakdown(lines({"x": [run]}), title=""))
+    _, plain = draw(curves.breakdown(lines({"x": [make_run(label="x")]}), title=""))
     assert {"lost", "down", "25 %", "15 %", "10.0 s"} <= set(texts(axes))
     assert not {"lost", "down"} & set(texts(plain))
     assert sum(bar.get_width() for part in axes.containers for bar in part) == pytest.approx(10.0)

@@ -24,6 +24,11 @@ def stale(*counts, label="asgd", unit="updates"):
     return runs
 
 
+def lines(groups):
+    rows = [statistics.jsonable(summary(runs) | {"label": k}) for k, runs in groups.items()]
+    return curves.of_groups(groups, rows)
+
+
 def expanded(counts):
     """One entry per contribution."""
     return np.repeat(list(counts), list(counts.values()))
@@ -95,18 +100,18 @@ def test_counts_survive_as_the_integers_they_are(counts, updates):
 @pytest.mark.usefixtures("figures")
 def test_only_what_was_stale_is_drawn():
     fresh = {"ssgd": [make_run(label="ssgd")], "sync": stale({0: 9}, label="sync")}
-    assert curves.staleness(fresh, title="") is None
-    assert not [n for n in curves.figures(fresh, title="", target=None) if "staleness" in n]
+    assert curves.staleness(lines(fresh), title="") is None
+    assert not [n for n in curves.figures(lines(fresh), title="", target=None) if "staleness" in n]
     groups = fresh | {"asgd": stale({0: 9, 3: 1})}
-    (panel,) = curves.staleness(groups, title="").panels
+    (panel,) = curves.staleness(lines(groups), title="").panels
     assert [line.name for line in panel.lines] == ["asgd"]
-    files = curves.figures(groups, title="", target=None)
+    files = curves.figures(lines(groups), title="", target=None)
     assert {"staleness.png", "staleness.svg"} <= set(files)
     assert set(files) <= set(store.NAMES)
 
 
 def test_lines_are_shares_of_all_contributions_up_to_each_staleness():
-    (panel,) = curves.staleness({"asgd": stale({0: 1, 2: 3}, {2: 3, 9: 1})}, title="").panels
+    (panel,) = curves.staleness(lines({"asgd": stale({0: 1, 2: 3}, {2: 3, 9: 1})}), title="").panels
     (line,) = panel.lines
     assert line.steps
     assert [*line.x][:-1] == [0, 0, 2, 9]
@@ -121,11 +126,11 @@ def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
         "k-async": stale({2: 1}, label="k-async"),
         "mine": stale({2: 1}, label="mine", unit="rounds"),
     }
-    panels = curves.staleness(groups, title="").panels
+    panels = curves.staleness(lines(groups), title="").panels
     named = [[line.name for line in panel.lines] for panel in panels]
     assert named == [["asgd", "k-async"], ["dts"], ["mine"]]
     expected = [STALENESS["updates"], STALENESS["steps"], "rounds"]
     assert [panel.x.title for panel in panels] == [f"staleness: {title}" for title in expected]
     looks = {line.name: line.look for panel in panels for line in panel.lines}
-    (errors,) = curves.error(groups, title="", target=None).panels
+    (errors,) = curves.error(lines(groups), title="", target=None).panels
     assert looks == {line.name: line.look for line in errors.lines}

@@ -370,7 +370,7 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
         look = Look.at(index)._replace(width=1.2, opacity=0.45)
         mean = values.mean(axis=0)
         before.append(Line("as loaded", times / size, mean, look, marks="none", named=False))
-    spent = curves.breakdown(groups, title="").panels[0]
+    spent = curves.breakdown(drawn, title="").panels[0]
     pace = [human(row["seconds_per_step"]["mean"]) for row in result.algorithms]
     titles = [f"{name}: {time}" for name, time in zip(names, pace, strict=True)]
     bars = replace(spent, y=replace(spent.y, names=titles))

@@ -9,7 +9,7 @@ from ...results import consumption
 from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, STATED, ResultColumn
 from ...results.figures import curves
 from ...results.figures.chart import Look, apart
-from ...results.figures.style import DASHES, PARTS
+from ...results.figures.style import DASHES
 from ...results.intervals import MEDIAN, USUAL, stated
 from ...results.statistics import percent
 from .parts import PageFigure, PageSection, PageTable
@@ -110,15 +110,6 @@ def _value(column: ResultColumn, line: Series) -> str:
 def details(lines: Sequence[Series]) -> Iterator[PageSection]:
     """Yield sections on time per step, periods and staleness, all folded."""
     drawn = [line.curves for line in lines]
-    seconds = {
-        line.name: {
-            kind: share * line.row["seconds_per_step"]["mean"]
-            for kind in PARTS
-            if (share := line.row["breakdown"].get(kind))
-        }
-        for line in drawn
-        if line.row["seconds_per_step"]["mean"]
-    }
     several = len({line.found.name for line in lines}) > 1
     points = dict.fromkeys(
         f"{line.found.name}: " * several + line.row["bottleneck"]
@@ -126,19 +117,11 @@ def details(lines: Sequence[Series]) -> Iterator[PageSection]:
         if line.row.get("bottleneck") and not line.curves.apart
     )
     heading, listed = "Where the time goes", [*points][:BOTTLENECKS]
-    figures = [PageFigure("breakdown", heading, curves.breakdown_panel(seconds))]
+    figures = PageFigure.all_of("breakdown", heading, curves.breakdown(drawn, title=""))
     yield PageSection("breakdown", heading, "", figures, points=listed, folded=True)
     if chart := curves.tau(drawn, title=""):
         figures = PageFigure.all_of("tau", "the communication period against time", chart)
         yield PageSection("tau", "Local steps between averages", "", figures, folded=True)
-    late = [(line, line.row["staleness"]) for line in drawn if line.row.get("staleness")]
-    if any(len(row["distribution"]) > 1 for _, row in late):  # a constant needs no figure
-        shares = [
-            (line, row["unit"], {int(age): share for age, share in row["distribution"].items()})
-            for line, row in late
-        ]
-        figures = [
-            PageFigure(f"staleness-{at}", f"share of contributions by {panel.x.title}", panel)
-            for at, panel in enumerate(curves.staleness_panels(shares))
-        ]
+    if chart := curves.staleness(drawn, title=""):
+        figures = PageFigure.all_of("staleness", "shares of contributions by staleness", chart)
         yield PageSection("staleness", "Age of contributions", "", figures, folded=True)

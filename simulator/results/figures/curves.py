@@ -15,7 +15,6 @@ from ..statistics import (
     divergence_sentence,
     human,
     sampled,
-    staleness_counts,
     time_unit,
 )
 from . import drawing, style
@@ -61,50 +60,36 @@ def of_groups(groups: Groups, rows: Sequence[Mapping[str, Any]] = ()) -> list[Cu
 
 
 def figures(
-    groups: Groups,
-    *,
-    title: str,
-    target: float | None,
-    loss: str = "loss",
-    rows: Sequence[Mapping[str, Any]] = (),
+    lines: Sequence[Curves], *, title: str, target: float | None, loss: str = "loss"
 ) -> dict[str, bytes]:
-    """Return all figures of the runs, by file name.
+    """Return all figures of runs, by file name.
 
     Args:
-        groups: the runs by label.
+        lines: the runs by algorithm, with their summaries.
         title: of every figure.
         target: the loss to reach.
         loss: what the axis calls it.
-        rows: the summaries of the runs.
     """
     with style.style():
         charts = {
-            "figure": error(groups, title=title, target=target, loss=loss, rows=rows),
-            "breakdown": breakdown(groups, title=title),
-            "tau": tau(of_groups(groups), title=title),
-            "staleness": staleness(groups, title=title),
+            "figure": error(lines, title=title, target=target, loss=loss),
+            "breakdown": breakdown(lines, title=title),
+            "tau": tau(lines, title=title),
+            "staleness": staleness(lines, title=title),
         }
         return drawing.files(charts)
 
 
 def error(
-    groups: Groups,
-    *,
-    title: str,
-    target: float | None,
-    loss: str = "loss",
-    rows: Sequence[Mapping[str, Any]] = (),
+    lines: Sequence[Curves], *, title: str, target: float | None, loss: str = "loss"
 ) -> Chart:
     """Chart the loss against wall-clock time; without a loss, the steps done. See `figures`."""
-    lines = of_groups(groups, rows)
-    caption = bands(lines)
+    captions = [bands(lines)]
     if has_loss(lines):
         # a mean that leaves the axes would not show which algorithms diverged
-        lost = {label: divergence(runs) for label, runs in groups.items()}
-        caption = "; ".join(
-            [caption, *(divergence_sentence(label, row) for label, row in lost.items() if row)]
-        )
-    return Chart(title, caption, [error_panel(lines, target, loss)])
+        lost = {line.name: divergence(line.runs) for line in lines}
+        captions += [divergence_sentence(name, row) for name, row in lost.items() if row]
+    return Chart(title, "; ".join(captions), [error_panel(lines, target, loss)])
 
 
 def bands(lines: Sequence[Curves]) -> str:
@@ -269,51 +254,42 @@ def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
     return grid, sampled(runs, column, grid)
 
 
-def staleness(groups: Groups, *, title: str) -> Chart | None:
-    """Chart the staleness of contributions; None if all are equally stale."""
-    rows = []
-    for line in of_groups(groups):
-        if any(counts := staleness_counts(line.runs)):
-            unit = next(run.staleness_unit for run in line.runs if run.staleness)
-            rows.append((line, unit, counts))
-    if all(len(counts) < 2 for _, _, counts in rows):  # a constant needs no figure
-        return None
-    caption = "share of contributions that are at most so stale"
-    return Chart(title, caption, staleness_panels(rows))
-
-
-def staleness_panels(every: Sequence[tuple[Curves, str, Mapping[int, float]]]) -> list[Panel]:
-    """Return a panel of distribution functions for each unit of staleness.
-
-    `every`: curves, their unit, and the number or share of contributions by staleness.
-    """
+def staleness(lines: Sequence[Curves], *, title: str) -> Chart | None:
+    """Chart distributions of staleness, a panel for each unit; None if all are equally stale."""
     units: dict[str, list[tuple[Curves, dict[int, float]]]] = {}
-    for line, unit, counts in every:
-        units.setdefault(unit, []).append((line, dict(sorted(counts.items()))))
+    for line in lines:
+        if (row := line.row.get("staleness")) and row["max"]:
+            shares = {int(age): share for age, share in row["distribution"].items()}
+            units.setdefault(row["unit"], []).append((line, shares))
+    if all(len(shares) < 2 for rows in units.values() for _, shares in rows):  # constants
+        return None
     panels = []
     for unit, rows in units.items():
-        most = 1.02 * max(max(counts) for _, counts in rows) + 0.5
+        most = 1.02 * max(max(shares) for _, shares in rows) + 0.5
         drawn = []
-        for line, counts in rows:
-            total, (least, *_) = sum(counts.values()), counts
-            shares = [100 * share / total for share in accumulate(counts.values())]
-            x, y = [0, *counts, most], [0 if least else shares[0], *shares, 100.0]
+        for line, shares in rows:
+            ages, below = [*shares], [100 * share for share in accumulate(shares.values())]
+            x, y = [0, *ages, most], [0 if ages[0] else below[0], *below, 100.0]
             drawn.append(Line(line.name, x, y, line.look, steps=True, key=line.key))
         across = Axis(f"staleness: {STALENESS.get(unit, unit)}", (0.0, most))
         panels.append(Panel(across, Axis("at most so stale (%)", (0.0, 103.0)), drawn, height=300))
-    return panels
+    return Chart(title, "share of contributions that are at most so stale", panels)
 
 
-def breakdown(groups: Groups, *, title: str) -> Chart:
-    """Chart the seconds per step of each algorithm, split by use."""
-    return Chart(title, "", [breakdown_panel({k: _per_step(v) for k, v in groups.items()})])
-
-
-def breakdown_panel(parts: dict[str, dict[str, float]]) -> Panel:
-    """Return stacked bars of seconds per step by algorithm and part.
+def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
+    """Chart the seconds per step of each algorithm, split by use.
 
     Where the bars span a decade their lengths are logarithmic, and parts are shares of them.
     """
+    paces = {line.name: line.row["seconds_per_step"]["mean"] for line in lines}
+    parts = {
+        line.name: {
+            part: (line.row["breakdown"].get(part) or 0.0) * paces[line.name]
+            for part in style.PARTS
+        }
+        for line in lines
+        if paces[line.name]
+    }
     totals = np.array([sum(row.values()) for row in parts.values()])
     size, unit = time_unit(float(totals.max(initial=0.0)) or 1.0)
     least, most = totals[totals > 0].min(initial=math.inf) / size, totals.max(initial=0.0) / size
@@ -333,16 +309,8 @@ def breakdown_panel(parts: dict[str, dict[str, float]]) -> Panel:
             start, end = (low * np.exp(at) for at in ends) if log else ends
             bars.append(Bars(part, end - start, start, labels, texts))
             done = done + shares
-    title = f"time per local step ({unit}{', logarithmic; parts are shares' * log})"
-    across = Axis(title, (low, 1.3 * most if log else 1.15 * most or 1.0), log)
+    name = f"time per local step ({unit}{', logarithmic; parts are shares' * log})"
+    across = Axis(name, (low, 1.3 * most if log else 1.15 * most or 1.0), log)
     up, height = Axis(names=[*parts]), 130 + 42 * len(parts)
-    return Panel(across, up, bars=bars, totals=[*map(human, totals)], height=height)
-
-
-def _per_step(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the seconds per step (mean over seeds), in proportion to the workers' time by part."""
-    scaled = [(run, sum(run.seconds.values()) * run.steps / (run.duration or 1)) for run in runs]
-    return {
-        part: float(np.mean([run.seconds[part] / scale if scale else 0 for run, scale in scaled]))
-        for part in runs[0].seconds
-    }
+    drawn = Panel(across, up, bars=bars, totals=[*map(human, totals)], height=height)
+    return Chart(title, "", [drawn])

@@ -126,11 +126,12 @@ def path(paper: str, name: str) -> str:
 
 
 def _figure(figure: Row, lab: Lab) -> Any:
-    scenario, groups = lab.scenario(figure["of"]["name"]), lab.runs(figure["of"]["name"]).groups
+    scenario, runs = lab.scenario(figure["of"]["name"]), lab.runs(figure["of"]["name"])
+    lines = curves.of_groups(runs.groups)
     if figure["draw"] == "tau":
-        return curves.tau(curves.of_groups(groups), title=scenario.title)
+        return curves.tau(lines, title=scenario.title)
     loss = figure["of"].get("loss", "training loss")
-    return curves.error(groups, title=scenario.title, target=scenario.run.target_loss, loss=loss)
+    return curves.error(lines, title=scenario.title, target=scenario.run.target_loss, loss=loss)
 
 
 def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
