@@ -110,20 +110,20 @@ def spent(rows: Sequence[Row]) -> list[Table]:
     def share(kind: str, row: Row) -> str:
         return _shares([row["breakdown"].get(kind)])
 
+    def mean(column: ResultColumn, row: Row) -> str:
+        return column.show(column.of_summary(row))
+
     kinds = {kind.replace("communicate", "comm."): partial(share, kind) for kind in _kinds(rows)}
     shown = {
-        column.heading: partial(_mean_of, column)
+        column.heading: partial(mean, column)
         for column in RESULT_COLUMNS
         if column.key in OF_CLIENTS and any(column.of_summary(row) is not None for row in rows)
     }
     clients = [_table(rows, {"clients": _named, **shown})] if _sampled(rows) else []
     busy = max(row["breakdown"].get(k) or 0 for row in rows for k in TIMES if k not in AWAY)
     whole = "% of all clients' time" if clients else "% of the time"
-    return [
-        *clients,
-        *([_table(rows, {whole: _named, **kinds})] * (len(kinds) > FEW and busy > IDLE)),
-        *_by_group(rows),
-    ]
+    times = [_table(rows, {whole: _named, **kinds})] * (len(kinds) > FEW and busy > IDLE)
+    return [*clients, *times, *_by_group(rows)]
 
 
 def _by_group(rows: Sequence[Row]) -> list[Table]:
@@ -131,11 +131,11 @@ def _by_group(rows: Sequence[Row]) -> list[Table]:
     groups = [
         {"label": "" if place else row["label"], **group}
         for row in rows
-        for place, group in enumerate(_groups(row))
+        for place, group in enumerate(row.get("clients") or ())
     ]
     if not any(group["group"] for group in groups):
         return []
-    clients = sum(group["clients"] for group in next(filter(None, map(_groups, rows))))
+    clients = sum(group["clients"] for group in groups) / sum(bool(g["label"]) for g in groups)
     cells: dict[str, Cell] = {
         "by group": _named,
         "group": lambda group: group["group"] or "others",
@@ -145,10 +145,6 @@ def _by_group(rows: Sequence[Row]) -> list[Table]:
         "up per\nclient, day": lambda group: with_unit(group["up_bytes_per_day"], "B"),
     }
     return [_table(groups, cells)]
-
-
-def _groups(row: Row) -> Sequence[Row]:
-    return row.get("clients") or ()
 
 
 def _sampled(rows: Sequence[Row]) -> bool:
@@ -191,10 +187,6 @@ def _heading(column: ResultColumn, target: object, usual: str) -> str:
 
 def _named(row: Row) -> str:
     return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
-
-
-def _mean_of(column: ResultColumn, row: Row) -> str:
-    return column.show(column.of_summary(row))
 
 
 def sweep(result: "SweepResult") -> Table:
@@ -408,17 +400,11 @@ def theory(document: Row) -> list[Table | str]:
     """Lay out the document of `paceline theory`, without its notes."""
     keys = _headings()
     del keys["claims"]
-    if any(row["valid"] is not None for row in document["periods"]):  # there is a bound
-        keys["periods"]["in Theorem 2"] = "valid"
-    if document["bucketed_seconds_per_step"] is not None:
-        keys["periods"] = {
-            ("against\nssgd" if heading == "speed-up" else heading): key
-            for heading, key in keys["periods"].items()
-        } | {"against\nssgd-bucketed": "bucketed_speedup"}
     tables = [
-        _table(document[name], {heading: _value(key) for heading, key in columns.items()})
+        _table(rows, {heading: _value(key) for heading, key in columns.items() if key in there})
         for name, columns in keys.items()
-        if document[name]
+        if (rows := document[name])
+        for there in [{key for row in rows for key, value in row.items() if value is not None}]
     ]
     return [*tables, _hide(document["hide"])]
 
@@ -431,11 +417,9 @@ def _hide(hide: Row | None) -> str:
         return "No delay is advised: a round of sampled clients ends with reports, not an average."
     if hide["delay"] is not None:
         return f"An average at every step is hidden by a delay of {_steps(hide['delay'])}."
-    return (
-        "No delay hides an average at every step, as it holds the link for longer than that: "
-        f"average every {_steps(hide['smallest_period'])}, "
-        f"with a delay of {_steps(hide['delay_at_smallest_period'])}."
-    )
+    period, delay = _steps(hide["smallest_period"]), _steps(hide["delay_at_smallest_period"])
+    often = "No delay hides an average at every step, which holds the link for longer than that"
+    return f"{often}: average every {period}, with a delay of {delay}."
 
 
 def _steps(count: int) -> str:
@@ -502,9 +486,7 @@ def _table(
     for row in rows:
         style = "bold" if strong and row["label"] == strong else None
         table.add_row(*(cell(row) for cell in columns.values()), style=style)
-    for place, column in enumerate(table.columns):  # a name that is cut names nothing
-        words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
-        column.min_width = max(map(len, words), default=0)
+    for place, column in enumerate(table.columns):
         column.no_wrap = place >= texts
     return table
 
