@@ -162,7 +162,9 @@ def _command(
         own.pop("given", None)
         options = {key: option for key, option in STUDY.items() if study and key not in but}
         options |= {"as_json": (bool, AS_JSON)} if answers and "as_json" not in own else {}
-        options |= {"quiet": (bool, QUIET)} | ({"explain": (bool, EXPLAIN)} if study else {})
+        options |= {"quiet": (bool, QUIET)} | (
+            {"explain": (bool, EXPLAIN)} if study or "explain" in changed else {}
+        )
         shared = [
             inspect.Parameter(key, kind, default=changed.get(key, option), annotation=annotation)
             for key, (annotation, option) in options.items()
@@ -667,12 +669,12 @@ def _check(
     return diagnosis.json, lambda: [*module.tables(diagnosis), *lines], ()
 
 
-@_command("calibrate")
+@_command("calibrate", explain=_flag("--explain", "Say what is read, and what is missing."))
 def _calibrate(
     runs: list[Path] = typer.Argument(
         metavar="RUN_DIR...",
-        help="Measured runs, a job's telemetry, or a profiler's traces; or one file that lists "
-        "jobs, with their logs and what is known of each.",
+        help="Measured runs, a job's telemetry, or a profiler's traces; one file that lists jobs, "
+        "with their logs and what is known of each; computing times; or a test of a link.",
     ),
     allow_paths: bool = ALLOW_PATHS,
     profile: Path | None = PROFILE_OUT,
@@ -688,8 +690,11 @@ def _calibrate(
     one of local-sgd are enough.
     """
     where = profile or Path(PROFILE_FILE)
-    _torch("paceline.validate.calibration.profile").require_writable(where)
     module = _torch("paceline.validate.logs.calibrate")
+    if _explain.get():
+        lines = [line for path in runs for line in module.explain(path, allow_paths=allow_paths)]
+        return lambda: {"lines": lines}, lambda: lines, ()
+    _torch("paceline.validate.calibration.profile").require_writable(where)
     with _progress("calibrating", "steps, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)

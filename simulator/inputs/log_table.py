@@ -10,13 +10,14 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import untrusted
+from . import console, untrusted
 from .messages import nearest
 
 LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
@@ -43,6 +44,8 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
         text = "" if EVENTS in path.name else data.decode("utf-8-sig")
     if EVENTS in path.name:
         names, rows = _events(path)
+    elif printed := console.read(text):
+        names, rows = printed[0], partial(iter, printed[1])
     elif text.lstrip()[:1] in ("{", "["):
         names, rows = _json(text, value)
     else:

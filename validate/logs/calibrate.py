@@ -28,10 +28,11 @@ from ..calibration.compute_laws import FittedLaws
 from ..calibration.profile import Profile
 from ..measurement.fingerprints import fingerprints
 from . import jobs as files
-from . import link_law, tables
+from . import link_law, single, tables
 from .link_law import BUCKETED, DRAWS, LAW, LEAST, SLOWDOWN, STEADY, Fitted
 from .steps import Observed, observe
 
+FITTED = ("cluster", "network")  # tables that a single file may give
 SURE = 3.0  # standard errors by which the computing of jobs must differ
 RELEVANT = 0.01  # relative difference of computing that matters
 MISSED = 0.03  # relative error of a job's pace from which a note names it
@@ -87,9 +88,11 @@ def calibrate(
         InputError: For wrong input; for a log alone, with a file of jobs to fill in.
     """
     named = [Path(path) for path in paths]
-    if not any(path.name.endswith((".toml", *tables.TEXTS)) for path in named):
+    if len(named) == 1 and base is None and (result := single.calibrate(named[0])):
+        return result
+    if not any(path.suffix == ".toml" or tables.is_log(path) for path in named):
         return calibrate_runs(named, base=base, allow_paths=allow_paths, progress=progress)
-    if logs := [path for path in named if path.name.endswith(tables.TEXTS)]:
+    if logs := [path for path in named if tables.is_log(path)]:
         raise InputError(files.template(logs[0]))
     if len(named) > 1 or base is not None:
         what = "--base: logs take none" if base else "one file of jobs at a time, and nothing else"
@@ -107,6 +110,17 @@ def calibrate(
     done(STAGES, STAGES)
     of_logs = dict.fromkeys(note for seen in observed for note in seen.notes)
     return _result(study, fitted, [*of_logs, *notes, *_unknown(study, fitted)])
+
+
+def explain(path: Path, *, allow_paths: bool = False) -> list[str]:
+    """Say what is read of a file, and what it lacks, with the words to write. Raises InputError."""
+    if path.suffix == ".toml":
+        jobs = files.read(path, allow_paths=allow_paths)
+        return [f"{files.described(job.log)}, after a warm-up" for job in jobs]
+    if path.is_file() and (result := single.calibrate(path)):
+        fitted = {key: value for key, value in result.profile.tables.items() if key in FITTED}
+        return [*result.notes, f"{path}: {fitted}"]
+    return [files.template(path)]
 
 
 def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:

@@ -21,6 +21,7 @@ from . import tables
 from .tables import ROWS, SPELLINGS, Log
 
 MOST = 1000  # jobs
+PAUSE = 5.0  # times the median, from which a step holds an evaluation, a checkpoint or a pause
 UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its factor is fitted
 LINKS = {"bandwidth", "link", "regions", "platform"}
 UNSAID = {"latency": "0 s"}
@@ -155,14 +156,29 @@ def template(path: Path) -> str:
     from jinja2 import Environment  # noqa: PLC0415 - used for one message
 
     log = tables.read(path)
-    lasted = log.seconds / log.steps
-    ranks = len(np.unique(log.rank))
-    slow, usual = np.quantile(lasted, (0.95, 0.5))
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
-    return Environment().from_string(text).render(
-        path=path, name=json.dumps(path.name), steps=len(lasted), usual=usual, slow=slow,
-        ranks=ranks,
-    )  # fmt: skip
+    return (
+        Environment()
+        .from_string(text)
+        .render(
+            described=described(log), name=json.dumps(path.name), ranks=len(np.unique(log.rank))
+        )
+    )
+
+
+def described(log: Log) -> str:
+    """Say in a line what a log shows, such as "a.csv: nanoGPT, 61 lines of 61 steps, ..."."""
+    lasted, ranks = log.seconds / log.steps, len(np.unique(log.rank))
+    slow, usual = np.quantile(lasted, (0.95, 0.5))
+    pauses = int((lasted > PAUSE * usual).sum())
+    parts = [
+        *filter(None, [log.framework]),
+        f"{len(lasted)} lines of {log.steps.sum():.0f} steps, {log.step.min()} to {log.step.max()}",
+        f"{usual:.4g} s a step in the median, {slow:.4g} s or less in 95 of 100",
+        *([f"{pauses} longer than {PAUSE:.0f} times that"] if pauses else []),
+        f"{ranks} rank" + "s" * (ranks > 1),
+    ]
+    return f"{log.path}: {', '.join(parts)}"
 
 
 def common(jobs: Sequence[Job]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Log:
     """Rows of a log, by `rank` and `step`, and what each says of the steps up to its own.
 
     `steps`: how many it covers; `seconds`: their time in all; `compute`: their computing, nan if
-    unknown. `notes`: in sentences.
+    unknown. `notes`: in sentences; `framework`: that printed it, "" if unknown.
     """
 
     path: Path
@@ -113,6 +113,7 @@ class Log:
     seconds: np.ndarray
     compute: np.ndarray
     notes: tuple[str, ...] = ()
+    framework: str = ""
 
 
 def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
@@ -131,6 +132,14 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
         return _log(path, names, rows, _choose(names, columns or {}))
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file is a log by its name, or as the state of a Trainer."""
+    if path.suffix != ".json" or not path.is_file():
+        return path.name.endswith(TEXTS)
+    with untrusted.refused(path, NEEDED), untrusted.opened(path) as file:
+        return f'"{log_table.HISTORY}"'.encode() in file.read(HEAD)
 
 
 def _recorded(path: Path, job: Recorded, columns: Mapping[str, str] | None) -> Log:
@@ -174,7 +183,8 @@ def _log(
 
     elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
     log = _steps(path, values, demand, elapsed, chosen)
-    return replace(log, notes=(*notes, *log.notes))
+    framework = chosen["step"].name.rpartition(" - ")[0] if "step" in chosen else ""
+    return replace(log, notes=(*notes, *log.notes), framework=framework)
 
 
 def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
@@ -274,6 +284,8 @@ def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]
         raise ValueError(
             f"no column with {what} of a step among {shown}; call it {called}, or write "
             'columns = { step = "its name", seconds = "its name [ms]" }'
+            + "; paceline fit-loss reads its losses"
+            * any("loss" in name for name in names)
         )
     return columns
 
@@ -314,3 +326,9 @@ def _read_name(name: str) -> tuple[int, Column | None]:
         scale = 1.0
     readable = quantity in (TIMES if scale != 1.0 else SPELLINGS)
     return len(PLACES), Column(name, str(quantity), scale) if readable else None
+
+
+def scale(name: str) -> float:
+    """Return the unit (seconds) that a column's name states, 1 if none."""
+    column = _read_name(name.strip())[1]
+    return column.scale or 1.0 if column else 1.0

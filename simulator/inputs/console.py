@@ -1,0 +1,116 @@
+"""Read what training loops print: a framework is recognised by how the lines of its steps look."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from math import log
+from typing import Any, NamedTuple
+
+HEAD, LEAST = 5_000, 2  # lines at the beginning, of which so many must be a framework's
+NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
+STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{1,6})")
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+
+
+class Framework(NamedTuple):
+    """How a framework prints a step: its number, and what to search in the line, by column.
+
+    `means`: its times are means over the steps since the line before; `loss`: nats of its unit.
+    """
+
+    step: str
+    columns: dict[str, str]
+    means: bool = False
+    loss: float = 1.0
+
+
+FRAMEWORKS = {
+    "Megatron-LM": Framework(
+        r"\biteration\s+(\d+)/\s*\d+ \|",
+        {"step_ms": r"time per iteration \(ms\): *" + NUMBER, "loss": r"lm loss: *" + NUMBER},
+        means=True,
+    ),
+    "DeepSpeed": Framework(
+        r"\bsteps: (\d+) loss: ",
+        {"step_s": r"iter time \(s\): *" + NUMBER, "loss": r"loss: *" + NUMBER},
+    ),
+    "fairseq": Framework(
+        r'"num_updates": "?(\d+)',
+        {"elapsed_s": r'"wall": "?' + NUMBER, "loss": r'"(?:train_)?loss": "?' + NUMBER},
+        loss=log(2),
+    ),
+    "modded-nanogpt": Framework(
+        r"^step:(\d+)/\d+ ", {"elapsed_ms": r"train_time:" + NUMBER, "loss": "_loss:" + NUMBER}
+    ),
+    "llm.c": Framework(
+        r"^step +(\d+)/\d+ \|", {"step_ms": NUMBER + r" ms\b", "loss": r"\bloss " + NUMBER}
+    ),
+    "nanoGPT": Framework(
+        r"^iter (\d+): ", {"step_ms": r"time " + NUMBER + "ms", "loss": r"\bloss " + NUMBER}
+    ),
+    "torchtitan": Framework(r"\bstep: *(\d+) +loss: ", {"loss": r"\bloss: *" + NUMBER}),
+    "a training loop": Framework(
+        r"\b(?i:step|iter|iteration|global_step)[ =:#]+(\d+)\b",
+        {
+            "step_ms": r"(?:time|dt|duration)[ =:]+" + NUMBER + r" ?ms\b",
+            "step_s": r"(?:time|dt|duration)[ =:]+" + NUMBER + r" ?s(?:ec)?\b",
+            "loss": r"\bloss[ =:]+" + NUMBER,
+        },
+    ),
+}
+
+
+def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
+    """Return the columns of what a framework printed, and each step's line number and cells.
+
+    Columns are called after it, as W&B's are after a run: "nanoGPT - step_ms". Where a job resumed,
+    the steps that it did again count once. None where no framework is recognised.
+    """
+    head = COLOURS.sub("", "".join(text.splitlines(keepends=True)[:HEAD]))
+    lines = list[str]()
+    for name, framework in FRAMEWORKS.items():
+        pattern = re.compile(framework.step, re.MULTILINE)
+        if len(pattern.findall(head)) < LEAST:
+            continue
+        lines = lines or COLOURS.sub("", text).splitlines()
+        rows = list[tuple[int, dict[str, Any]]]()
+        for number, line in enumerate(lines, start=1):
+            row = _cells(framework, line, int(at[1])) if (at := pattern.search(line)) else {}
+            if len(row) < LEAST:  # a step, and nothing of it
+                continue
+            while rows and rows[-1][1]["step"] >= row["step"]:
+                rows.pop()
+            rows.append((number, row))
+        if not rows:
+            continue
+        columns = list(dict.fromkeys(key for _, row in rows for key in row))
+        if framework.means:
+            columns = ["elapsed_ms" if key == "step_ms" else key for key in columns]
+            _add_up([row for _, row in rows])
+        cells = [(number, [row.get(key) for key in columns]) for number, row in rows]
+        return [f"{name} - {key}" for key in columns], cells
+    return None
+
+
+def _cells(framework: Framework, line: str, step: int) -> dict[str, Any]:
+    """Return the step of a line, its time, or else the clock's, and its loss."""
+    row: dict[str, Any] = {"step": step}
+    for key, pattern in framework.columns.items():
+        if match := re.search(pattern, line):
+            row[key] = float(match[1].replace(",", ""))
+    if "loss" in row:
+        row["loss"] *= framework.loss
+    if len(row) - ("loss" in row) == 1 and (stamp := STAMP.search(line)):
+        moment = datetime.fromisoformat(f"{stamp[1]} {stamp[2]}+00:00")
+        row["_timestamp"] = moment.timestamp() + float(f"0.{stamp[3]}")
+    return row
+
+
+def _add_up(rows: Sequence[dict[str, Any]]) -> None:
+    """Replace means over the steps since the row before by the time since the first row."""
+    elapsed = 0.0
+    rows[0]["elapsed_ms"] = elapsed
+    for before, row in pairwise(rows):
+        elapsed += (row["step"] - before["step"]) * row.pop("step_ms", float("nan"))
+        row["elapsed_ms"] = elapsed

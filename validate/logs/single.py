@@ -1,0 +1,116 @@
+"""Fit what one file says by itself: a law of computing times, or a link."""
+
+import re
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import csv_columns, untrusted
+
+from ..calibration import compute_laws, profile
+from ..calibration.calibrate import HEAD, CalibrationResult
+from ..calibration.profile import Profile
+from ..calibration.sources import Link, alpha_beta
+from ..measurement.fingerprints import fingerprints
+from . import tables
+
+LARGEST = 100_000_000  # bytes
+NCCL = re.compile(r"^#\s+size\s+count\s+type\b", re.MULTILINE)  # the head of nccl-tests' table
+RANK = re.compile(r"^#\s+Rank\s+\d+.*?\bon\s+(\S+)", re.MULTILINE)
+TIME = re.compile(r"[\d.]+(e-?\d+)?( ?[nmuµμ]?s)?")
+HOPS = 2.0, 1.0  # of a ring over its messages: an all-reduce, an all-gather or its reverse
+AGREES = 0.05  # relative difference from these of what a table says
+EXACT = 1.0  # rate (GB/s) from which two digits suffice
+
+
+def calibrate(path: Path) -> CalibrationResult | None:
+    """Fit a profile to a file of computing times, of nccl-tests, or of iperf3's JSON.
+
+    None if the file is none of these. Raises InputError for one that is damaged.
+    """
+    if not path.is_file():
+        return None
+    with untrusted.refused(path, "give the whole output"), untrusted.unpacked(path) as file:
+        data = untrusted.content(file, LARGEST)
+        if b"\0" in data:  # an event file
+            return None
+        text = data.decode("utf-8-sig")
+        if NCCL.search(text):
+            return _profile(path, _nccl(text))
+        if text.lstrip()[:1] == "{" and '"sum_received"' in text:
+            return _profile(path, _iperf(untrusted.loads(text)))
+    written = (line.strip() for line in text.splitlines())
+    lines = [*islice((line for line in written if line[:1] not in ("", "#")), 2)]
+    if not lines or not TIME.fullmatch(lines[-1]) or "," in lines[0]:
+        return None
+    return _times(path, lines[0])
+
+
+def _times(path: Path, first: str) -> CalibrationResult:
+    """Fit a law to a single column of computing times, whose name may state their unit."""
+    scale = tables.scale(first)
+    try:
+        times = np.array([*csv_columns.rows(path, [csv_columns.seconds], "one time")])[:, 0] * scale
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    law = compute_laws.fit([times])
+    about = {
+        "date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path]),
+        "sd": {"cluster.compute": law.sd}, "notes": law.notes,
+        "measured": {"step": profile.between([float(times.mean())])},
+    }  # fmt: skip
+    whole = Profile({"calibration": about, "cluster": law.tables}, HEAD, law.files)
+    return CalibrationResult(whole, law, [])
+
+
+def _profile(path: Path, link: Link) -> CalibrationResult:
+    about = {
+        "date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path]),
+        "notes": [*link.notes],
+    }  # fmt: skip
+    nothing = compute_laws.FittedLaws({}, [], {}, {}, [], 0.0)
+    tables = {"calibration": about, "network": link.table}
+    return CalibrationResult(Profile(tables, HEAD), nothing, [])
+
+
+def _nccl(text: str) -> Link:
+    """Fit the hop of a ring to a table of nccl-tests. Raises ValueError."""
+    hosts = RANK.findall(text)
+    ranks = len(hosts)
+    if ranks < 2:
+        raise ValueError("no lines '# Rank ...' of at least two ranks")
+    rows = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d+\s+[a-z]", line)]
+    # Each line ends in time, two rates and errors, out of place and in place.
+    numbers = np.array([[float(row[n]) for n in (0, -8, -7, -6)] for row in rows])
+    numbers = numbers[numbers[:, 0] > 0]
+    if len(numbers) < 2:
+        raise ValueError("no lines of two sizes")
+    sizes, lasted, algorithm, bus = numbers.T
+    fast = algorithm >= min(EXACT, algorithm.max())
+    factor = float(np.median(bus[fast] / algorithm[fast]))
+    ring = [hops for hops in HOPS if abs(factor / (hops * (ranks - 1) / ranks) - 1) < AGREES]
+    hops, share = (ring[0] * (ranks - 1), 1 / ranks) if ring else (1.0, 1.0)
+    latency, per_byte = alpha_beta(sizes * share, np.split(lasted * 1e-6 / hops, len(lasted)))
+    where = f"{ranks} ranks on {len({*hosts})} host" + "s" * (len({*hosts}) > 1)
+    kind = "a ring" if ring else "messages of one hop"
+    note = f"nccl-tests, {where}, {len(sizes)} sizes as {kind}: its slowest link, by the hop"
+    return Link(latency, per_byte, (note, "write workers = one rank each, or a region for a host"))
+
+
+def _iperf(document: dict[str, Any]) -> Link:
+    """Read a link from iperf3's JSON. Raises ValueError."""
+    end, streams = document["end"], document["start"]["test_start"]["num_streams"]
+    rate = float(end["sum_received"]["bits_per_second"]) / 8
+    if not rate > 0:
+        raise ValueError("nothing was received")
+    trips = [stream["sender"].get("min_rtt", 0) for stream in end["streams"] if "sender" in stream]
+    latency = min(filter(None, trips), default=0) / 2e6  # microseconds, there and back
+    notes = [f"iperf3, {streams} stream" + "s" * (streams > 1)]
+    if streams > 1:
+        notes.append("gloo has one connection for each pair: measure one stream for it")
+    if not latency:
+        notes.append("it states no round trip: write network.latency, half of what ping says")
+    return Link(latency or None, 1 / rate, tuple(notes))
