@@ -7,7 +7,6 @@ from abc import ABC
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
-from math import cos, pi
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,8 +23,6 @@ from pydantic import (
 
 from ..inputs import csv_columns
 from ..inputs.units import Seconds
-
-STEPS_OF_A_DAY = 96
 
 Duration = Annotated[Seconds, Field(gt=0)]
 Factor = Annotated[float, Field(ge=0, le=1e30)]
@@ -113,33 +110,6 @@ class StepProfile(TimeProfile):
         return self
 
 
-class Daily(TimeProfile):
-    """A cosine between `low` and `high`, in 96 steps of equal length."""
-
-    kind: Literal["daily"]
-    low: Factor = Field(description="the lowest factor")
-    high: Factor = Field(description="the highest factor")
-    peak: Seconds = Field(description="when it is highest")
-    period: Duration = Field(
-        default=86_400.0,
-        description="time after which it begins anew",
-        json_schema_extra={"default": "24 h"},
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low ({self.low:g}) is above high ({self.high:g}); swap them")
-        middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
-        step, starts, factors = self.period / STEPS_OF_A_DAY, [], []
-        for index in range(STEPS_OF_A_DAY):
-            angle = 2 * pi * ((index + 0.5) * step - self.peak) / self.period
-            starts.append(index * step)
-            factors.append(max(0.0, middle + half * cos(angle)))
-        self._set(starts, factors, "`at`")
-        return self
-
-
 class ProfileFile(TimeProfile):
     """Factors from a file: two columns, time (seconds, or with units) and factor.
 
@@ -167,8 +137,8 @@ def _kind(value: Any) -> Any:
 
 
 ProfileOf = Annotated[
-    StepProfile | Daily | ProfileFile,
+    StepProfile | ProfileFile,
     Field(discriminator="kind"),
     BeforeValidator(_kind),
 ]
-"""A profile as a scenario writes it: `{ at, factor }`, `{ kind = "daily" }` or `{ file }`."""
+"""A profile as a scenario writes it: `{ at, factor }` or `{ file }`."""

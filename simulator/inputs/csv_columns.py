@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from . import untrusted
 from .units import LEAST, demand_within, to_si
 
 LARGEST = 256_000_000  # bytes: 20 million times of nine digits
-Reader = Callable[[str], float]
+Reader = Callable[[str], Any]
 
 
 def seconds(text: str) -> float:
@@ -44,32 +45,36 @@ def rows(
     readers: Sequence[Reader] | Reader,
     what: str,
     names: Sequence[str] = (),
-    check: Callable[[list[float], int], None] = lambda row, line: None,
-) -> Iterator[list[float]]:
-    """Yield a file's lines as numbers; `what` names a line's content ("one time").
+    check: Callable[[list[Any], int], None] = lambda row, line: None,
+) -> Iterator[list[Any]]:
+    """Yield a file's lines as read values; `what` names a line's content ("one time").
 
     `readers`: one per column, or one for any number of columns, the same in every line. A first
-    line of plain words (the columns' names) must equal `names`, if given; it, blank lines and #
-    comments are skipped. `check(row, line)` raises ValueError for an impossible row. Raises
-    ValueError, which names file, line and column.
+    line of plain words (the columns' names) must be `names`, if given; the last ones may be left
+    out, and are read as empty. It, blank lines and # comments are skipped. `check(row, line)`
+    raises ValueError for an impossible row. Raises ValueError, which names file, line and column.
     """
     width = 0 if callable(readers) else len(readers)
-    empty = True
+    first, empty = True, True
     remedy = f"write {what} per line"
     with untrusted.refused(path, remedy, error=ValueError):
         lines = untrusted.text(path, LARGEST).splitlines()
     for number, text in enumerate(lines, start=1):
         fields = [field.strip() for field in text.partition("#")[0].split(",")]
-        titles = number == 1 and all(f.isidentifier() and _number(f) is None for f in fields)
-        if titles and names and fields != [*names]:
-            raise ValueError(
-                f"{path}, line 1: the columns are {', '.join(fields)}; write {', '.join(names)}"
-            )
-        if fields == [""] or titles:
+        if fields == [""]:
+            continue
+        titles = first and all(f.isidentifier() and _number(f) is None for f in fields)
+        first = False
+        if titles:
+            if names and fields != [*names][: len(fields)]:
+                listed = f"the columns are {', '.join(fields)}; write {', '.join(names)}"
+                raise ValueError(f"{path}, line {number}: {listed}")
+            width = len(fields)
             continue
         width = width or len(fields)
         if len(fields) != width:
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, not {width}; {remedy}")
+        fields += [""] * (0 if callable(readers) else len(readers) - width)
         row = []
         parsers = [readers] * width if callable(readers) else readers
         for index, (field, reader) in enumerate(zip(fields, parsers, strict=True)):

@@ -59,7 +59,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
 
 
 def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenario:
-    """Check a table and what its background jobs run. Raises InputError."""
+    """Turn a table into a checked scenario. Raises InputError."""
     available, document = available_programs(programs), assembled(table, origin)
     while True:
         context = {

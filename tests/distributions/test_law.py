@@ -203,7 +203,6 @@ def test_json_schema_accepts_what_the_models_accept():
 
 
 PROFILE = TypeAdapter(ProfileOf)
-DAILY = {"kind": "daily", "low": 0.6, "high": 1.0, "peak": "14 h"}
 STEPS = {"at": ["0 s", "1 h"], "factor": [1.0, 0.5]}
 
 
@@ -236,19 +235,6 @@ def test_a_period_repeats_them_for_ever():
     assert list(islice(profile.segments(), 4)) == [(0, 1), (3600, 0.5), (14400, 1), (18000, 0.5)]
     assert [profile.at(t) for t in (14399, 14400, 18000)] == [0.5, 1.0, 0.5]
     assert profile.mean == pytest.approx((1 + 3 * 0.5) / 4)
-
-
-def test_a_day_is_a_cosine_around_its_mean():
-    profile = read(**DAILY)
-    times = [start for start, _ in islice(profile.segments(), 97)]
-    np.testing.assert_allclose(np.diff(times), 900)
-    assert profile.mean == pytest.approx(0.8, rel=1e-12)
-    values = [profile.at(hour * 3600) for hour in range(24)]
-    assert max(values) == values[14] == pytest.approx(1.0, abs=1e-3)
-    assert min(values) == values[2] == pytest.approx(0.6, abs=1e-3)
-    for hour, value in enumerate(values):
-        middle = (hour + 0.125) * 3600  # of the step that begins at the full hour
-        assert value == pytest.approx(0.8 + 0.2 * math.cos(2 * math.pi * (middle / 86400 - 7 / 12)))
 
 
 @given(profiles(), st.floats(0, 1e4))
