@@ -16,7 +16,7 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.world import World
 from tests.helpers.cases import named
 from tests.helpers.compute_times import STEPS, delays
-from tests.helpers.programs import ROWS, called, cases
+from tests.helpers.programs import ROWS, called, cases, varied
 from tests.helpers.worlds import (
     EXPONENTIAL,
     QUADRATIC,
@@ -72,7 +72,7 @@ def test_all_others_are_asynchronous_or_read_the_clock():
     assert {row.name for row in ROWS if not row.timeless} == actual | {"adacomm"}
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("case", varied())
 def test_a_rerun_is_identical(case):
     tables = {"compute": EXPONENTIAL, "network": RING | {"jitter": EXPONENTIAL}}
     world = scenario(case, objective=QUADRATIC, **tables)

@@ -21,7 +21,7 @@ from paceline.simulator.results import statistics
 from paceline.simulator.results.run import Kind
 from paceline.simulator.scenario.world import World
 from tests.helpers.cases import looped
-from tests.helpers.programs import ROWS, called, cases
+from tests.helpers.programs import ROWS, called, cases, varied
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
 CRASH = {"worker": 1, "at": "2.5 s", "lasts": "10 s"}
@@ -264,7 +264,7 @@ def crash_lists(draw):
     ]
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("case", varied())
 @settings(max_examples=12, deadline=None)
 @given(
     crashes=crash_lists(),
@@ -318,7 +318,7 @@ def assert_accounts(result, end=None):
         assert min(worker[rank] for worker in result.workers.values()) >= -1e-9
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("case", varied())
 @settings(max_examples=8, deadline=None)
 @given(
     crashes=crash_lists(),

@@ -17,7 +17,7 @@ from paceline.simulator.results import consumption, statistics, store
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import beside, looped
-from tests.helpers.programs import called, cases
+from tests.helpers.programs import varied
 from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
 
@@ -397,7 +397,7 @@ memberships = st.one_of(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("case", varied())
 @settings(max_examples=6, deadline=None)
 @given(
     spec=memberships,

@@ -4,6 +4,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 
 class Row(NamedTuple):
     """A program of the catalogue.
@@ -34,3 +36,12 @@ def cases(rows: tuple[Row, ...] = ROWS) -> list[dict[str, Any]]:
 def called(case: dict[str, Any]) -> str:
     """A short name for a test of one case."""
     return " ".join([case["name"], *(key for key in case if key != "name")])
+
+
+def varied(tables: list[dict[str, Any]] | None = None) -> list[Any]:
+    """Return cases as parameters of a test: variants but the last of a program run nightly."""
+    early = [{"name": row.name, **variant} for row in ROWS for variant in row.variants[:-1]]
+    return [
+        pytest.param(case, id=called(case), marks=pytest.mark.nightly if case in early else ())
+        for case in tables or cases()
+    ]
