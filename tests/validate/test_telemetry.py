@@ -383,17 +383,6 @@ def _extending(folder):
     return path
 
 
-def test_real_traces_make_a_profile(traces, tmp_path):
-    """The profile has compute times and collectives; a scenario extends it."""
-    calibration = calibrate(traces)
-    (events,) = kineto.read(*traces).events.values()
-    assert np.sum(events["kind"] == WAIT) == 2 * 4 * 2
-    calibration.profile.write(tmp_path / "profile.toml")
-    scenario = load(_extending(tmp_path))
-    (run,) = run_seeds(scenario, scenario.algorithm[0], [0])
-    assert run.duration > 0.1  # one of them sleeps for 30 ms of a step
-
-
 def test_a_directory_of_traces_is_calibrated(traces, tmp_path, monkeypatch):
     """The how-to's command, with what torch's own profiler has written."""
     (tmp_path / "runs/my-trace").mkdir(parents=True)

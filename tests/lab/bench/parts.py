@@ -22,10 +22,8 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import size
-from paceline.simulator.studies.execution import Execution, cores
-from paceline.simulator.studies.simulate import simulate
-from tests.helpers.worlds import DIGITS, EXPONENTIAL, RING, TIME_ONLY, scenario
+from paceline.simulator.studies.execution import cores
+from tests.helpers.worlds import EXPONENTIAL, scenario
 from tests.lab.bench import textbook
 from tests.lab.bench.measure import Aim, Rate, Row, rate
 
@@ -40,12 +38,6 @@ LOCAL = {"name": "local-sgd", "tau": TAU}
 WORKERS = 1024
 BLOCK, CALLS = 5000, 20  # numbers that a generator draws in one call, and calls
 RINGS = 1_000_000  # messages of a measurement
-TORCH = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 16}
-BOUND = {"kind": "bound", "initial_gap": 1.0, "smoothness": 1.0, "gradient_variance": 1.0}
-SERVERS = (
-    {"name": "asgd"}, {"name": "ssp", "staleness": 3}, {"name": "k-async", "k": 5},
-    {"name": "k-batch-async", "k": 5}, {"name": "hybrid", "step_size": 500},
-)  # fmt: skip
 
 
 def cluster(workers: int, steps: int, algorithm: dict[str, Any], **tables: Any) -> Scenario:
@@ -227,53 +219,7 @@ def tuner() -> Rows:
     yield Row(what, lambda: float(tuned().wall_seconds), aim=Aim(most=60), times=3)
 
 
-def quadratic(dimension: int) -> dict[str, Any]:
-    return {"objective": {"kind": "quadratic", "dimension": dimension}}
-
-
-ESTIMATES: tuple[tuple[str, dict[str, Any], str, int, int, dict[str, Any]], ...] = (
-    # what, algorithm, engine, steps, seeds, other tables
-    ("batched, time only", LOCAL, "batched", 500_000, 32, {"objective": TIME_ONLY}),
-    ("batched, bound", LOCAL, "batched", 500_000, 32, {"objective": BOUND}),
-    ("batched, quadratic of dimension 100", LOCAL, "batched", 8000, 8, quadratic(100)),
-    ("batched, quadratic of dimension 1,000,000", LOCAL, "batched", 8, 1, quadratic(10**6)),
-    ("batched, softmax", LOCAL, "batched", 1500, 8, {"objective": DIGITS}),
-    ("batched, softmax evaluated at every step", LOCAL, "batched", 600, 2,
-     {"objective": DIGITS, "run": {"evaluate_every": 1}}),
-    ("batched, quadratic, until a time", LOCAL, "batched", 10**9, 4,
-     quadratic(100) | {"run": {"duration": "4 h"}, "network": RING}),
-    ("virtual, time only", SERVERS[0], "virtual", 30_000, 2, {"objective": TIME_ONLY}),
-    ("virtual, quadratic of dimension 100", SERVERS[0], "virtual", 6000, 2, quadratic(100)),
-    ("virtual, quadratic of dimension 1,000,000", SERVERS[0], "virtual", 8, 1, quadratic(10**6)),
-    ("virtual, softmax", SERVERS[0], "virtual", 2000, 2, {"objective": DIGITS}),
-    ("virtual, flows, time only", LOCAL, "virtual", 20_000, 1,
-     {"objective": TIME_ONLY, "network": RING | {"model": "flows"}}),
-    ("a thousand short runs", LOCAL, "batched", 20, 1000, quadratic(100)),
-    ("batched, torch", LOCAL, "batched", 600, 1, {"objective": TORCH, "lr": 0.01}),
-    ("virtual, torch", LOCAL, "virtual", 600, 1, {"objective": TORCH, "lr": 0.01}),
-)  # fmt: skip
-
-
-def estimates() -> Rows:
-    """Estimates of the safety limit (--force), seconds, against those that a run takes."""
-    for what, algorithm, chosen, steps, seeds, tables in ESTIMATES:
-        workers = 4 if "torch" in what else 16
-        made = scenario(algorithm, workers=workers, compute=EXPONENTIAL, steps=steps, **tables)
-
-        def estimated(made: Scenario = made, seeds: int = seeds, chosen: str = chosen) -> float:
-            part = size.Part(made, made.algorithm[0], seeds, size.count(made, seeds))
-            return size.measured(part, Execution(chosen))
-
-        def real(made: Scenario = made, seeds: int = seeds, chosen: str = chosen) -> float:
-            begin = time.perf_counter()
-            simulate(made, seeds=seeds, engine=chosen)
-            return time.perf_counter() - begin
-
-        title = f"{what}, {workers} workers, {seeds} seeds"
-        yield Row(title, estimated, real, Aim(1 / 3, 3), times=3)
-
-
-PARTS = (engine, batched, flows, tuner, estimates)
+PARTS = (engine, batched, flows, tuner)
 
 if __name__ == "__main__":
     together(large(100_000))()
