@@ -67,7 +67,7 @@ def test_there_is_a_row_for_every_published_fleet():
 
 def test_what_the_page_says_of_the_bytes():
     parameters, up = 72.7e9, 110e6 / 8
-    whole = SparseLoCo().bytes(parameters, 4.0, 0, None)
+    whole = SparseLoCo().size(parameters, 4.0, 0, None)
     assert f"{whole / 1e9:.2f} GB in all" in PAGE
     assert round(whole / up) == 145
     assert f"{4 * parameters / whole:.0f} times less" in PAGE

@@ -40,6 +40,10 @@ EVERY = [
     {"kind": "dgc", "ratio": 0.25, "momentum": 0.5},
     {"kind": "qsgd", "bits": 4, "bucket": 16},
     {"kind": "fp16"},
+    {"kind": "bf16"},
+    {"kind": "fp8"},
+    {"kind": "int8"},
+    {"kind": "int4"},
     {"kind": "power-sgd", "rank": 2},
     {"kind": "sparse-loco", "chunk": 8, "top": 2, "decay": 0.9},
 ]
@@ -386,15 +390,15 @@ def test_sparse_loco_sends_the_largest_of_each_chunk_and_keeps_the_decayed_rest(
 def test_sparse_loco_weighs_what_travels():
     """By hand at full size: 12 bits of place and 2 of value; the packed message as long."""
     codec = read("sparse-loco")
-    assert codec.bytes(4096 * 1000, 4.0, 0, None) == 64 * 14 / 8 * 1000 + 4 * 4
-    assert codec.bytes(4096 + 1024, 4.0, 0, None) == (64 + 16) * 14 / 8 + 4 * 4
+    assert codec.size(4096 * 1000, 4.0, 0, None) == 64 * 14 / 8 * 1000 + 4 * 4
+    assert codec.size(4096 + 1024, 4.0, 0, None) == (64 + 16) * 14 / 8 + 4 * 4
     torch = pytest.importorskip("torch")
     from paceline.validate.training import packing
 
     for size in (1, 63, 5000):
         vector = torch.tensor(normal(size))
         data, places, _ = codec.encode(vector, codec.init(vector, None), 0)
-        whole = codec.bytes(size, 8.0, 0, None)
+        whole = codec.size(size, 8.0, 0, None)
         packed = packing.take_apart(Encoded(data, places, 1.0, whole, *codec.layout(size, 0)))
         assert sum(tensor.numel() * tensor.element_size() for tensor in packed.tensors) == whole
         back = packing.put_together(packed)
@@ -596,6 +600,10 @@ WEIGHTS = {  # of a model of 10,000 parameters of 4 bytes, on a gather or an all
     "dgc": ("gather", 2_500 * (4 + 4)),
     "qsgd": ("gather", 10_000 / 2 + 625 * 4),
     "fp16": ("mean", 20_000),
+    "bf16": ("mean", 20_000),
+    "fp8": ("mean", 10_000 + 20 * 4),
+    "int8": ("mean", 10_000 + 20 * 4),
+    "int4": ("mean", 5_000 + 20 * 4),
     "power-sgd": ("mean", 2 * 100 * 4),  # twice: of P and of Q
     "sparse-loco": ("gather", ceil(2_500 * (3 + 2) / 8) + 4 * 4),
 }
@@ -614,6 +622,44 @@ def test_bytes_by_hand(table):
         sizes = [[size] * 3] * 2 * rounds
         sizes[0] = [size + 8.0] * 3
         np.testing.assert_allclose(team.weighed, sizes)
+
+
+def test_rounded_numbers_are_those_of_torch():
+    """bf16 and fp8 by its dtypes; whole numbers by a block's largest. Means are rounded again."""
+    torch = pytest.importorskip("torch")
+    vector = normal(3, 700) * np.logspace(-6, 3, 700)
+    actual = read("bf16").rounded(vector.astype(np.float32))
+    np.testing.assert_array_equal(
+        actual, torch.tensor(vector.astype(np.float32)).bfloat16().float().numpy()
+    )
+    for kind, largest in (("fp8", 448), ("int8", 127), ("int4", 7)):
+        codec = read(kind)
+        for rows in (slice(0, 512), slice(512, None)):
+            scale = abs(vector[:, rows]).max(axis=-1, keepdims=True) / largest
+            scaled = vector[:, rows] / scale
+            if kind == "fp8":
+                whole = torch.tensor(scaled).to(torch.float8_e4m3fn).double().numpy()
+            else:
+                whole = np.rint(scaled)
+            np.testing.assert_allclose(codec.rounded(vector)[:, rows], whole * scale, rtol=1e-14)
+        mean, sent = Team(kind, np.zeros(700)).mean(list(vector)), codec.rounded(vector)
+        np.testing.assert_array_equal(mean, codec.rounded(sum(sent[1:], sent[0]) / 3))
+
+
+def test_what_rounding_drops_follows_later():
+    vectors, errors = normal(40, 300), []
+    for feedback in (True, False):
+        team = Team({"kind": "int4", "feedback": feedback}, np.zeros(300), size=1)
+        sums = sum(team.mean([vector]) for vector in vectors)
+        errors.append(abs(sums - vectors.sum(axis=0)).mean() / abs(vectors).max(axis=-1).mean())
+    assert errors[0] < 1 / 7 / 2 < errors[1] / 2
+
+
+@every
+def test_stated_bytes_replace_the_rule(table):
+    team = Team({**table, "bytes": "54.7 MB"}, np.zeros(16))
+    team.mean([np.ones(16)] * 3)
+    np.testing.assert_allclose(np.sum(team.weighed, axis=0), 54.7e6)
 
 
 @every
@@ -742,6 +788,7 @@ def test_bytes_and_times_in_a_run_by_hand(table):
     weights = {
         "raw": 2.4 * 4000, "top-k": 250 * 8, "random-k": 250 * 4 + 8, "dgc": 250 * 8,
         "qsgd": 500 + 63 * 4, "fp16": 2000, "power-sgd": 2 * 32 * 4,
+        "bf16": 2000, "fp8": 1008, "int8": 1008, "int4": 508,
         "sparse-loco": ceil(250 * 5 / 8) + 4 * 4,
     }  # fmt: skip
     kind, rounds = WEIGHTS[table["kind"]][0], 2 if table["kind"] == "power-sgd" else 1

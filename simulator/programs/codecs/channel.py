@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from ...inputs.units import Seconds
+from ...inputs.units import Bytes, Seconds
 from ..effects import ANY, Handle, Node, Payload, Vector
 from ..pieces.piece import piece
 
@@ -70,7 +70,8 @@ class Codec:
     messages include momentum, so that the program's own must be off. `feeds_back`: what a message
     drops is added to the next. `rowwise`: its vectors may have further axes, for many workers; it
     compresses each row separately. `compress`, `decompress`: seconds for a vector of the whole
-    model's size; if both are 0, a profile's measurements apply.
+    model's size; if both are 0, a profile's measurements apply. `bytes`: of that vector's messages
+    in one mean; None: by the codec's own rule.
     """
 
     rowwise: ClassVar[bool] = False
@@ -79,6 +80,10 @@ class Codec:
     feeds_back: ClassVar[bool] = False
     compress: Annotated[_Time, Field(description="time to compress one model's size")] = 0.0
     decompress: Annotated[_Time, Field(description="time to decompress one message")] = 0.0
+    bytes: Annotated[
+        Annotated[Bytes, Field(gt=0)] | None,
+        Field(description="bytes of one model's size, as a library sends it"),
+    ] = None
 
     def open(self, me: Node) -> Channel:
         """Open a channel of one node on which vectors are compressed."""

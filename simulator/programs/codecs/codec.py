@@ -7,7 +7,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from ..effects import Node, Vector
 from ..pieces.piece import Kinds, Number, piece
 from .channel import Channel, Opens
-from .dense import FP16, QSGD
+from .dense import BF16, FP8, FP16, QSGD, Int4, Int8
 from .dgc import DGC
 from .message_codec import (
     Data,
@@ -40,12 +40,12 @@ class Raw(MessageCodec):
         """Return the vector unchanged."""
         return (vector,), None, state
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return `times` the bytes of all entries."""
         return self.times * parameters * width
 
 
-CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, PowerSGD, SparseLoCo)
+CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, BF16, FP8, Int8, Int4, PowerSGD, SparseLoCo)
 
 
 def _codec(value: Any) -> Opens:

@@ -6,12 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from array_api_compat import array_namespace, device
 from pydantic import Field
 
-from ..effects import Node, Vector
+from ..effects import Handle, Node, Vector
 from ..pieces.piece import piece
-from .channel import Random
-from .message_codec import Data, MessageCodec, State
+from .channel import Channel, Random
+from .message_codec import Data, MessageChannel, MessageCodec, State
 
 BITS = 8  # of a byte
+BLOCK = 512  # entries that share a scale
 
 
 @piece
@@ -29,9 +30,118 @@ class FP16(MessageCodec):
         xp = array_namespace(vector)
         return (xp.astype(vector, xp.float16),), None, state
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return two bytes per entry."""
         return 2.0 * parameters
+
+
+@piece
+class Rounded(MessageCodec):
+    """Every entry rounded to few bits, averaged by a reduce-scatter and an all-gather.
+
+    Each worker adds up one part of the vector, unrounded, and rounds the mean before all gather it,
+    as PyTorch's and DeepSpeed's quantised collectives do. Entries of a block share a scale, by
+    which the largest is exact. What rounding drops is added to the next vector, if `feedback`.
+
+    `largest`: number of the grid, None without scales; `mantissa`: bits after the point of a
+    number's first bit, down to the exponent `least`; None: whole numbers.
+    """
+
+    feedback: Annotated[bool, Field(strict=True, description="add what was dropped later")] = True
+    rowwise: ClassVar[bool] = True
+    feeds_back: ClassVar[bool] = True
+    bits: ClassVar[int] = 8
+    largest: ClassVar[float | None] = None
+    mantissa: ClassVar[int | None] = None
+    least: ClassVar[int] = -126
+
+    def open(self, me: Node) -> Channel:
+        """Open a channel that rounds means, too."""
+        return RoundedChannel(me, self)
+
+    def init(self, vector: Vector, random: Random) -> State:
+        """Start with a zero residual."""
+        return 0.0 * vector
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Round vector plus residual; keep the difference as the next residual."""
+        total = vector + state
+        rounded = self.rounded(total)
+        return (rounded,), None, total - rounded if self.feedback else state
+
+    def rounded(self, vector: Vector) -> Vector:
+        """Round every entry to the nearest number of its block's grid."""
+        xp = array_namespace(vector)
+        if self.largest is None:
+            return self._nearest(vector)
+        blocks = in_rows(vector, min(BLOCK, vector.shape[-1]))
+        scale = xp.max(abs(blocks), axis=-1, keepdims=True) / self.largest
+        scale = xp.where(scale == 0, xp.ones_like(scale), scale)
+        whole = self._nearest(blocks / scale) * scale
+        return xp.reshape(whole, (*vector.shape[:-1], -1))[..., : vector.shape[-1]]
+
+    def _nearest(self, numbers: Vector) -> Vector:
+        xp = array_namespace(numbers)
+        if self.mantissa is None:
+            return xp.round(numbers)
+        size = abs(numbers)
+        exponent = xp.floor(xp.log2(xp.where(size == 0, xp.ones_like(size), size)))
+        step = 2.0 ** (xp.clip(exponent, self.least, None) - self.mantissa)
+        return xp.round(numbers / step) * step
+
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """Return the bytes of all entries' bits, and of a scale per block."""
+        scales = 0 if self.largest is None else width * ceil(parameters / BLOCK)
+        return self.bits / BITS * parameters + scales
+
+
+class RoundedChannel(MessageChannel):
+    """The channel of one node whose means are rounded again before all gather them."""
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait, and round."""
+        mean = await super().wait(handle)
+        return tuple(map(self._again, mean)) if isinstance(mean, tuple) else self._again(mean)
+
+    def _again(self, value: Any) -> Any:
+        codec: Any = self._codec
+        return value if isinstance(value, int | float | complex) else codec.rounded(value)
+
+
+@piece
+class Int8(Rounded):
+    """Whole numbers from -127 to 127, and a scale for each block."""
+
+    kind: Literal["int8"] = "int8"
+    largest: ClassVar[float | None] = 127.0
+
+
+@piece
+class Int4(Rounded):
+    """Whole numbers from -7 to 7, and a scale for each block."""
+
+    kind: Literal["int4"] = "int4"
+    bits: ClassVar[int] = 4
+    largest: ClassVar[float | None] = 7.0
+
+
+@piece
+class FP8(Rounded):
+    """Numbers of 8 bits with 3 of mantissa (E4M3), and a scale for each block."""
+
+    kind: Literal["fp8"] = "fp8"
+    largest: ClassVar[float | None] = 448.0
+    mantissa: ClassVar[int | None] = 3
+    least: ClassVar[int] = -6
+
+
+@piece
+class BF16(Rounded):
+    """Numbers of 16 bits with 7 of mantissa."""
+
+    kind: Literal["bf16"] = "bf16"
+    bits: ClassVar[int] = 16
+    mantissa: ClassVar[int | None] = 7
 
 
 @piece
@@ -80,7 +190,7 @@ class QSGD(MessageCodec):
         rounded = norms * levels / self.levels
         return total + rounded.reshape((*rounded.shape[:-2], -1))[..., : total.shape[-1]]
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of all entries' bits, and of a norm per bucket."""
         return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
 

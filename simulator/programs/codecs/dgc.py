@@ -91,7 +91,7 @@ class DGC(Sparse):
         u[places] = v[places] = 0.0
         return (values,), places, (u, v, random)
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the entries that passed the threshold, and of their places."""
         share = self.ratio_of(number) if kept is None else kept
         return share * parameters * (width + PLACE)

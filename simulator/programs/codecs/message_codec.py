@@ -41,7 +41,7 @@ class MessageCodec(Codec):
         """Add a message's vector to `total`, perhaps in place; return the sum."""
         return total + data[0]
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of message `number`, for a vector of `parameters` entries.
 
         `width`: bytes of an entry; `kept`: the share of entries in the message, None if unknown.
@@ -121,7 +121,8 @@ class MessageChannel(Channel):
             entries = value.shape[-1]
             kept = None if places is None else places.shape[-1] / entries
             layout = codec.layout(entries, number)
-        size = codec.bytes(share * me.parameters, me.bytes_per_parameter, number, kept)
+        size = codec.size(share * me.parameters, me.bytes_per_parameter, number, kept)
+        size = size if codec.bytes is None else codec.bytes * share
         return Encoded(data, places, share, size, *layout)
 
     def _unpack(self, value: Payload) -> Payload:

@@ -37,7 +37,7 @@ class PowerSGD(Codec):
         """Make the generator that all workers share, so that they begin with the same Q."""
         return me.generator(shared=True)
 
-    def bytes(self, parameters: float, width: float) -> tuple[float, float]:
+    def size(self, parameters: float, width: float) -> tuple[float, float]:
         """Return the bytes of P and of Q, for `parameters` entries of `width` bytes."""
         rows, columns = shape(parameters)
         rank = min(self.rank, columns)
@@ -159,7 +159,10 @@ class PowerChannel(Channel):
         me, codec = self._me, self._codec
         share = share_of(value, me.start)
         me.work(codec.seconds(me, share)[0])
-        size = codec.bytes(share * me.parameters, me.bytes_per_parameter)
+        size = codec.size(share * me.parameters, me.bytes_per_parameter)
+        if codec.bytes is not None:
+            left, right = (codec.bytes * share * part / sum(size) for part in size)
+            size = left, right
         if isinstance(value, complex):
             return PowerMatrix(value, NOTHING, NOTHING, share, size)
         columns = shape(value.shape[-1])[1]

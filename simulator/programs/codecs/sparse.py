@@ -51,7 +51,7 @@ class Sparse(MessageCodec):
         total[of_rows(total, places)] += data[0]
         return total
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the entries sent and of their places."""
         return self.ratio * parameters * (width + PLACE)
 
@@ -92,7 +92,7 @@ class RandomK(Sparse):
         places = random.choice(vector.shape[-1], size=count, replace=False, shuffle=False)
         return array_namespace(vector).asarray(places, device=device(vector))
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the entries sent, and of a seed."""
         return self.ratio * parameters * width + SEED
 

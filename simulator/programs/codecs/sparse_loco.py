@@ -84,7 +84,7 @@ class SparseLoCo(MessageCodec):
         chunks, rest = divmod(size, self.chunk)
         return chunks * self.top + ceil(self.top * rest / self.chunk)
 
-    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the words, and of the value of each code."""
         words = self.entries(round(parameters)) * self.layout(0, 0)[1]
         return ceil(words / BITS) + 2.0**self.bits * width
