@@ -46,6 +46,11 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
         *((f"algorithm.{algorithm.label}",
            "a period of each worker's own is only simulated; write tau as a number of steps",
            paced(algorithm.parameters)) for algorithm in scenario.algorithm),
+        *((f"algorithm.{algorithm.label}.codec",
+           "real means would send whole numbers, not rounded ones; write fp16, qsgd, or "
+           'validation.network = "emulated"',
+           links != "emulated" and getattr(algorithm.parameters.get("codec"), "sent_whole", False))
+          for algorithm in scenario.algorithm),
         ("cluster.device",
          "steps of workers that share a device cannot be stretched; remove shared_by, or write "
          'validation.compute = "real"',

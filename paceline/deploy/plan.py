@@ -110,7 +110,13 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
         "algorithm": [table],
     }, file="plan")  # fmt: skip
     assert program is not None
-    return Plan(program, scenario.algorithm[0].parameters, table)
+    settings = scenario.algorithm[0].parameters
+    if getattr(codec := settings.get("codec"), "sent_whole", False):
+        raise InputError(
+            f"plan: codec {codec.kind} is only simulated: a session would send its vectors whole; "
+            "take fp16 or qsgd"
+        )
+    return Plan(program, settings, table)
 
 
 def _named(plan: Any, chosen: str | None, workers: int) -> dict[str, Any]:

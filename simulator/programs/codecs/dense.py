@@ -50,6 +50,7 @@ class Rounded(MessageCodec):
     feedback: Annotated[bool, Field(strict=True, description="add what was dropped later")] = True
     rowwise: ClassVar[bool] = True
     feeds_back: ClassVar[bool] = True
+    sent_whole: ClassVar[bool] = True
     bits: ClassVar[int] = 8
     largest: ClassVar[float | None] = None
     mantissa: ClassVar[int | None] = None

@@ -19,11 +19,13 @@ class MessageCodec(Codec):
     """Base of codecs that encode one vector as one message; all mutable data are in the state.
 
     `gathers`: messages cannot be added up on the way, so an average is an all-gather of them.
+    `sent_whole`: real averages send its arrays as they are, which are wider than `size` says.
     Messages are numbered 0, 1, ... per slot, the vector's position in the payload. A node that is
     out of the round sends to nobody, and its state does not change.
     """
 
     gathers: ClassVar[bool] = False
+    sent_whole: ClassVar[bool] = False
 
     def open(self, me: Node) -> Channel:
         """Open a channel of one node."""
