@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = "paceline", "simulator", "validate", "scenarios"
-SUFFIXES = {".py", ".pyi", ".typed", ".toml", ".csv", ".j2", ".js", ".css"}
+SUFFIXES = {".py", ".pyi", ".typed", ".toml", ".csv", ".xml", ".j2", ".js", ".css"}
 OTHERS = (  # of a user, who may call files as we call ours
     "simulator", "validate", "scenarios", "paceline_", "load", "errors", "network", "programs",
     "cluster", "results", "command_line", "theory", "engines", "tests",

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InputError
 from .messages import KeyPath, dotted, show
 
-NAMING = ("extends", "file", "folder", "membership", "regions")
+NAMING = ("extends", "file", "folder", "membership", "platform", "regions")
 """Keys whose values name files."""
 OTHERS = ("algorithm", "tune")
 """Tables with the keys of programs, none of which names a file."""

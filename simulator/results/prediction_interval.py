@@ -214,7 +214,7 @@ def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
     if not named and settings.library != "nccl":  # nothing to look up, for any number of workers
         return nothing
     formula = ClosedForm(scenario)
-    if formula.given is not None or not formula.mean_plan.path:
+    if formula.given is not None or not formula.mean_plan.path or settings.platform is not None:
         return nothing
     slowest = min(formula.mean_plan.path, key=lambda link: link.bandwidth)
     ends = slowest.name.split("->")

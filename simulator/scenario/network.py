@@ -10,6 +10,7 @@ from ..inputs.units import Bytes, Seconds
 from .cluster import Failures
 from .hardware import Card, of_line
 from .regions import TableOf
+from .simgrid import PlatformOf
 from .table import (
     NO_TIME,
     Bandwidth,
@@ -122,6 +123,7 @@ class Network(_Line):
         'with transport = "tcp", ten segments after each pause'
     )
     regions: TableOf | None = optional("CSV file of latencies and bandwidths from region to region")
+    platform: PlatformOf | None = optional("SimGrid's XML file of hosts, links and routes")
     link: Many[Link] = optional("links between regions", ())
     background: Many[Background] = optional("background traffic", ())
     outage: Many[Outage] = optional("failures of links at known times", ())

@@ -21,7 +21,7 @@ DETERMINING = (  # folders and files of simulator/ whose code determines a run's
 )
 # Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.
 PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
-FILES = ("file", "membership", "regions")  # keys whose values name files
+FILES = ("file", "membership", "regions", "platform")  # keys whose values name files
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Runs over shared links: equal to the closed form where no transfers compete."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from paceline.simulator.engines.overheads import EffectCosts
+from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from tests.helpers.cases import looped, named
 from tests.helpers.compute_times import OVERHEAD
@@ -430,6 +432,17 @@ def test_links_of_differing_latency_cost_what_the_formula_says(collective):
     }  # fmt: skip
     formula, flows = both({"name": "ssgd"}, network, workers=8, steps=3, **tables)
     assert flows.duration == pytest.approx(formula.duration, rel=1e-3)
+
+
+@looped("name", ["asgd", "d-psgd", "ssgd"])
+def test_every_kind_of_program_runs_on_a_platform(name):
+    folder = Path(__file__).parents[2] / "scenarios"
+    table = {
+        "model": {"parameters": 1000}, "optimizer": {"lr": 0.1}, "run": {"steps": 3},
+        "cluster": {"workers": 4, "compute": "1 s"}, "algorithm": [{"name": name}],
+        "network": {"model": "flows", "platform": "networks/two-sites.xml"},
+    }  # fmt: skip
+    assert simulate(parse(table, folder=folder)).steps >= 3
 
 
 @looped(

@@ -100,6 +100,13 @@ def samples(data: bytes, folder: Path) -> None:
     points.read(file)
 
 
+def platform(data: bytes, folder: Path) -> None:
+    """A platform of SimGrid."""
+    (folder / "p.xml").write_bytes(data)
+    (folder / "my.toml").write_text(corpus.SCENARIO)
+    load(folder / "my.toml", ['network={ model = "flows", platform = "p.xml" }'])
+
+
 def run(data: bytes, folder: Path) -> None:
     """A run directory's document, told as a page and compared with itself."""
     there = folder / "run"
@@ -160,8 +167,8 @@ def targets(data: bytes, folder: Path) -> None:
 
 READERS: dict[str, Reader] = {
     reader.__name__: reader
-    for reader in (scenario, profile, trace, telemetry, samples, run, curves, event, timeline,
-                   kept, targets)
+    for reader in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
+                   timeline, kept, targets)
 } | {
     "search": lambda data, folder: page({"tune.json": data}, folder),
     "swept": lambda data, folder: page({"sweep.json": data} | of_sweep("sweep.csv"), folder),
@@ -214,7 +221,7 @@ def _unhashed(file: Path) -> bytes:
 @cache
 def seeds() -> dict[str, list[bytes]]:
     """Return valid inputs of every reader, from which the fuzzer starts."""
-    shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv")}
+    shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv", "xml")}
     text = {kind: [path.read_bytes() for path in paths] for kind, paths in shipped.items()}
     head = {"schema": 1, "title": "", "label": "measured", "seed": 0, "rank": 0, "workers": 1,
             "boot": "b"}  # fmt: skip
@@ -228,6 +235,7 @@ def seeds() -> dict[str, list[bytes]]:
         "trace": [json.dumps(corpus.kineto()).encode()],
         "telemetry": [content],
         "samples": [*text["csv"], *small],
+        "platform": text["xml"],
         "run": [json.dumps(DOCUMENT).encode()],
         "curves": [CURVES.encode()],
         "event": [did.encode()],

@@ -17,7 +17,7 @@ from tests.helpers.cases import beside, named
 from tests.helpers.worlds import scenario
 from tests.load.readers import READERS
 from tests.load.test_load import JARGON, WRONG
-from tests.network.test_topology import CSV
+from tests.network.test_topology import CSV, PLATFORM
 
 CASES = corpus.cases()
 INTERNAL = "Traceback", "pydantic", "type=", "validation error", "PACELINE_DEBUG", "site-packages"
@@ -101,7 +101,7 @@ def test_what_once_crashed_is_handled(tmp_path):
 
 REFUSED = tomllib.loads(beside(__file__, "refused.toml"))
 COMMON = REFUSED.pop("common")
-EDITED = {"clouds.csv": CSV}
+EDITED = {"clouds.csv": CSV, "cluster.xml": PLATFORM}
 
 
 def put(case, folder):

@@ -1,6 +1,7 @@
-"""The network as a graph: places, lines, routes, tables, and what is refused."""
+"""The network as a graph: places, lines, routes, tables, platforms, and what is refused."""
 
 import copy
+import pickle
 import re
 import tomllib
 from itertools import islice, pairwise, permutations, takewhile
@@ -377,7 +378,101 @@ def test_the_shipped_scenario_has_a_line_for_each_pair():
     assert graph.hop(0, 12) == "us-central1->us-central1"
 
 
+# platforms, with the routes that SimGrid 3.32 gives
+
+PLATFORM = beside(__file__, "cluster.xml")
+ROUTES = {
+    ("e0", "e2"): ["l01", "l12_UP"],
+    ("e2", "e0"): ["l12_DOWN", "l01"],
+    ("e0", "e0"): ["l2r"],
+    ("u-0", "u-5"): ["us_link_0_UP", "us_backbone", "us_link_5_DOWN"],
+    ("a-0", "a-1"): ["as_link_0_limiter", "as_link_0", "as_link_1", "as_link_1_limiter"],
+    ("a-1", "a-1"): ["as_link_1_loopback"],
+    ("u-1", "e1"): ["us_link_1_UP", "us_backbone", "sea_DOWN", "l2r", "l12_DOWN"],
+    ("e1", "a-0"): ["l12_UP", "l2r", "sea_UP", "sea2", "as_link_0", "as_link_0_limiter"],
+    ("a-0", "u-0"): ["as_link_0_limiter", "as_link_0", "sea2", "us_backbone", "us_link_0_DOWN"],
+}
+
+
+def from_xml(folder, text=PLATFORM, network=None, **more):
+    (folder / "cluster.xml").write_text(text, encoding="utf-8")
+    options = {"platform": "cluster.xml", "latency": None, "bandwidth": None} | (network or {})
+    return scenario(options, folder=folder, **{"groups": {}} | more)
+
+
+@pytest.mark.parametrize("routing", ["Floyd", "Dijkstra", "DijkstraCache"])
+def test_routes_are_those_of_simgrid(tmp_path, routing):
+    platform = from_xml(tmp_path, PLATFORM.replace("Dijkstra", routing)).network.platform
+    for ends, links in ROUTES.items():
+        assert [platform.wires[link].name for link in platform.route(*ends)] == links
+    wires = {wire.name: wire for wire in platform.wires}
+    assert wires["l01"].capacity == 1.25e8
+    assert (wires["sea_UP"].latency, wires["sea2"].latency) == (0.04, 0.04)
+    assert [name for name, wire in wires.items() if wire.per_flow] == [
+        "l2r", "us_backbone", "as_link_0_loopback", "as_link_1_loopback",
+    ]  # fmt: skip
+
+
+def test_of_a_cluster_only_the_links_in_use_are_lines(tmp_path):
+    large = PLATFORM.replace('radical="0-1,5"', 'radical="0-1,5,7-9999"')
+    read = from_xml(tmp_path, large, groups={"us": 4}, server={"region": "u-1234"})
+    platform, graph = read.network.platform, Topology(read)
+    assert platform.host("us", 3) == "u-7"
+    assert "u-6" not in platform
+    assert "u-007" not in platform
+    lines = [line.name for line in graph.lines if line.name.startswith("us_link")]
+    assert lines == [f"us_link_{host}_{way}" for host in (0, 1, 5, 7, 1234)
+                   for way in ("UP", "DOWN")]  # fmt: skip
+    assert names(graph, (3, 4)) == ["us_link_7_UP", "us_backbone", "us_link_1234_DOWN"]
+    assert names(graph, (0, 2)) == ROUTES["u-0", "u-5"]
+    everyone = Topology(from_xml(tmp_path, groups={"us": 3, "as": 2, "eu": 3}))
+    assert [line.name for line in everyone.lines] == [wire.name for wire in from_xml(
+        tmp_path).network.platform.wires]  # fmt: skip
+
+
+def test_workers_take_the_hosts_of_their_region_in_turn(tmp_path):
+    graph = Topology(from_xml(tmp_path, cluster={"workers": 3}))
+    assert names(graph, (0, 2)) == ROUTES["e0", "e2"]
+    assert (graph.hop(0, 3), graph.charged(0, 3)) == ("e0->u-0", True)
+    assert graph.route((0, 3)).rtt == pytest.approx(2 * 0.04365)
+    groups = {"as": 3, "e1": 1}
+    graph = Topology(from_xml(tmp_path, groups=groups, server={"region": "us"}))
+    assert names(graph, (0, 1)) == ROUTES["a-0", "a-1"]
+    assert names(graph, (0, 2)) == ["as_link_0_loopback"]
+    assert names(graph, (3, 0)) == ROUTES["e1", "a-0"]
+    assert names(graph, (0, 4)) == ROUTES["a-0", "u-0"]
+    assert (graph.hop(0, 2), graph.charged(0, 2)) == ("as->as", False)
+
+
+def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path):
+    options = {
+        "tcp_window": "1 MB",
+        "jitter": {"dist": "exponential", "mean": "1 ms"},
+        "background": [link("e1", "us", rate="80 Mbit/s"), link("us", "e0", flows=2)],
+    }
+    graph = Topology(from_xml(tmp_path, network=options, server={"bandwidth": "8 Gbit/s"}))
+    assert names(graph, (0, 3)) == ["l01", "l12_UP", "l2r", "sea_UP", "us_backbone",
+                                    "us_link_0_DOWN", "server in"]  # fmt: skip
+    assert graph.route((0, 1)).limit == pytest.approx(1e6 / 0.004)
+    assert {*changing(graph)} == {
+        "l12_UP", "l2r", "sea_UP", "us_backbone", "us_link_0_DOWN",
+    }  # fmt: skip
+    assert len(graph.greedy()) == 2
+
+
+def test_the_shipped_platform_is_read():
+    options = {"platform": "networks/two-sites.xml", "latency": None, "bandwidth": None}
+    graph = topology(options, groups={"lyon": 8, "nancy": 4}, folder=SHIPPED)
+    way = ["lyon_link_0_UP", "lyon_backbone", "leased_UP", "nancy_link_0_DOWN"]
+    assert names(graph, (0, 8)) == way
+    assert pickle.loads(pickle.dumps(graph)).route((8, 1)) == graph.route((8, 1))
+
+
 CLOSED = {"model": "closed-form"}
+
+
+def background(*ends, **more):
+    return {"background": [link(*ends, **more)]}
 
 
 def test_a_server_may_stand_in_a_region_in_both_models():
@@ -400,11 +495,12 @@ def test_the_examples_of_the_page_are_accepted():
         example = tomllib.loads(text)
         network = example.get("network", {})
         places = ("us-east1", "us-west1") if "regions" in network else ("tokyo", "oregon")
+        unless = ("latency", "bandwidth") if "platform" in network else ()
         parse(
             table(
-                network,
+                dict.fromkeys(unless) | network,
                 example.get("cluster", {}),
-                {} if "cluster" in example else dict.fromkeys(places, 1),
+                {} if "cluster" in example or "platform" in network else dict.fromkeys(places, 1),
             ),
             folder=SHIPPED,
         )

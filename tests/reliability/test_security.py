@@ -176,6 +176,7 @@ def test_files_beside_and_below_need_none(folder):
 
 NAMING = {
     "regions": ('latency = "20 ms"', 'regions = "../secret.csv"'),
+    "platform": ('latency = "20 ms"', 'model = "flows"\nplatform = "../secret.csv"'),
     "folder": ('kind = "quadratic"\ndimension = 10',
                'kind = "torch"\nmodel = "mlp"\ndata = "mnist"\nfolder = ".."'),
     "extends": ('title = "A test"', 'extends = "../secret.csv"'),
@@ -561,7 +562,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     from paceline.simulator.inputs import csv_columns, untrusted
     from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store, timeline
-    from paceline.simulator.scenario import regions
+    from paceline.simulator.scenario import regions, simgrid
     from paceline.simulator.studies.sweep import points
     from paceline.validate.calibration import profile, sources
     from paceline.validate.training import events
@@ -573,7 +574,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(telemetry)
     os.mkfifo(tmp_path / timeline.FILE)
     for read in (
-        read_toml, profile.read, points.read, regions.read, events.read,
+        read_toml, profile.read, points.read, regions.read, simgrid.read, events.read,
         lambda path: [*csv_columns.rows(path, [csv_columns.seconds], "one time")],
         lambda path: store.read(path.parent), untrusted.text,
         lambda path: sources.read([trace]), lambda path: sources.read([telemetry.parent]),

@@ -613,7 +613,7 @@ def test_what_would_change_it_is_what_longer_simulations_say(folder):
         assert cell == f"{human(expected[label]['duration'])}, {number(cost)} USD"
     assert {"as simulated", "twice the latency", "twice the price of time"} <= {*rows}
     measured = answer(folder / "line")
-    foreign = replace(measured.main, table=measured.main.table | {"network": {"regions": "x.csv"}})
+    foreign = replace(measured.main, table=measured.main.table | {"network": {"platform": "x.xml"}})
     assert changes.section(replace(measured, sides={"predicted": foreign}), 0) is None
 
 

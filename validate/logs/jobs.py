@@ -23,7 +23,7 @@ from .tables import ROWS, SPELLINGS, Log
 MOST = 1000  # jobs
 PAUSE = 5.0  # times the median, from which a step holds an evaluation, a checkpoint or a pause
 UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its factor is fitted
-LINKS = {"bandwidth", "link", "regions"}
+LINKS = {"bandwidth", "link", "regions", "platform"}
 UNSAID = {"latency": "0 s"}
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
 
+from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest
-from ...network.topology.graph import NetworkGraph
+from ...network.topology.graph import Hosts, NetworkGraph
 from ...scenario.scenario import Scenario
+from .cluster import nics, regions
 from .refusal import Problem, broken
 
 
@@ -15,6 +17,9 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
     cluster = scenario.cluster
     if sum(group.workers for group in cluster.group) > cluster.workers:
         return  # refused elsewhere; the places of these workers are not determined
+    if scenario.network.platform is not None:
+        yield from _platform(scenario)
+        return
     graph = NetworkGraph(scenario)
     yield from _links(graph)
     yield from _unused_bandwidth(scenario, graph)
@@ -67,12 +72,12 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
         yield from broken((same, where, "bandwidth-unused"))
 
 
-def _background(graph: NetworkGraph, names: list[str]) -> Iterator[Problem]:
-    """Check the background traffic; `names`: all places."""
+def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> Iterator[Problem]:
+    """Check the background traffic; `names`: all places, None if already checked."""
     for index, traffic in enumerate(graph.network.background):
         where: KeyPath = ("network", "background", index)
-        strange = [name for name in traffic.between if name not in names]
-        if strange:
+        strange = [name for name in traffic.between if names is not None and name not in names]
+        if names is not None and strange:
             near = nearest(strange[0], names, "places")
             path = (*where, "between")
             yield from broken((True, path, "no-place"), place=strange[0], near=near)
@@ -90,3 +95,34 @@ def _background(graph: NetworkGraph, names: list[str]) -> Iterator[Problem]:
             (left == inf, (*where, "between"), "background-alone"),
             (left <= 0 and traffic.rate is not None, (*where, "rate"), "background-takes-all"),
         )
+
+
+def _platform(scenario: Scenario) -> Iterator[Problem]:
+    """Check a platform: the places that it must have, and keys that it sets itself."""
+    platform, network = scenario.network.platform, scenario.network
+    assert platform is not None
+    file = platform.file
+    for key in sorted({"latency", "bandwidth", "link", "regions"} & network.model_fields_set):
+        yield from broken((True, f"network.{key}", "platform-says-it"), file=file)
+    yield from broken((network.outage, "network.outage", "platform-outage"))
+    for where in nics(scenario):
+        yield from broken((True, where, "platform-nic"), file=file)
+    named = {**regions(scenario), scenario.server.region: ("server", "region")}
+    wanted: list[tuple[KeyPath, str]] = [(where, name) for name, where in named.items() if name]
+    for index, background in enumerate(network.background):
+        wanted += [(("network", "background", index, "between"), end) for end in background.between]
+    strange = [(where, name) for where, name in wanted if name not in platform]
+    homes = [home for home in platform.homes if home not in platform.host_links]
+    for where, name in strange:
+        near = nearest(name, [*platform.members, *homes], "hosts and zones")
+        yield from broken((True, where, "no-host"), file=file, near=near)
+    if strange:
+        return
+    try:
+        hosts = Hosts(scenario)
+        for source, to in pairwise([*hosts.sites, hosts.sites[0]]):
+            hosts.between(source, to)
+            hosts.between(to, source)
+        yield from _background(hosts)
+    except InputError as error:
+        yield Problem(("network", "platform"), str(error))

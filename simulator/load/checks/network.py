@@ -13,7 +13,7 @@ from .cluster import nics, regions
 from .refusal import Problem, broken
 
 TCP_KEYS = ("mtu", "sockets", "burst")
-FLOW_KEYS = ("fairness", "slow_start", "background", "outage")
+FLOW_KEYS = ("fairness", "slow_start", "platform", "background", "outage")
 LINK_KEYS = ("sharing", "profile", "outages")
 
 
@@ -37,12 +37,13 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
     fixed = library != "ideal" and network.collective != "ring"
     factor, calibration = scenario.costs.latency_factor, scenario.calibration
     of_gloo = calibration is not None and calibration.library == "gloo"
-    timed = given or "latency" in keys
+    timed = given or "latency" in keys or network.platform is not None
     yield from broken(
         (given and network.duration is None, "network.collective", "needs-duration"),
         (not given and network.duration, "network.duration", "duration-of-collective"),
         (not given and "duration_grows" in keys, "network.duration_grows", "grows-alone"),
         (fixed, "network.collective", "library-chooses"),
+        (library != "ideal" and network.platform, "network.library", "library-of-platform"),
         (library == "gloo" and not of_gloo and factor != 1, "network.library", "latency-twice"),
         (given and network.transport == "tcp", "network.transport", "tcp-of-given"),
         (not timed, "network.latency", "no-latency"),
@@ -105,7 +106,7 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
 def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """Check that the table has every pair of regions, and that no link contradicts it."""
     table, links = scenario.network.regions, scenario.network.link
-    if table is None:
+    if table is None or scenario.network.platform is not None:
         return
     places, file = regions(scenario), table.file
     if any(programs[algorithm.name].server is not None for algorithm in scenario.algorithm):

@@ -138,7 +138,7 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
     covered = ", ".join(
         name for name, program in programs.items() if program.bound_covers or program.needs_loss
     )
-    timed = "latency" in scenario.network.model_fields_set
+    timed = {"latency", "platform"} & scenario.network.model_fields_set
     for index, algorithm in enumerate(scenario.algorithm):
         where, program = ("algorithm", index), programs[algorithm.name]
         first, fields = labels.index(algorithm.label), program.parameters.model_fields

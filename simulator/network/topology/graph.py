@@ -6,6 +6,7 @@ links with the shortest expected latency or, if no links connect them, a separat
 numbers of [network]. Between nodes without a region there are only their network cards.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...distributions.law import Law
+from ...distributions.parametric import Constant
 from ...distributions.random_streams import Purpose
 from ...scenario.network import Link
 from ...scenario.scenario import Scenario
@@ -213,3 +215,49 @@ class NetworkGraph:
             if not (lines & used if lines else source in self.homes):
                 idle.append(index)
         return idle
+
+
+class Hosts:
+    """The interface of `NetworkGraph` on a SimGrid platform, whose links include the cards.
+
+    The nodes of a region (a host, cluster or zone) take its hosts in turn; a node without a region
+    takes the host of its rank. Links of a cluster's hosts are lines only for hosts in use.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        platform = scenario.network.platform
+        assert platform is not None
+        self.platform, self.network = platform, scenario.network
+        places = Places(scenario)
+        self.sites: list[str] = []
+        turn: Counter[str | None] = Counter()
+        for rank, region in enumerate((*places.regions, places.server)):
+            self.sites.append(platform.host(region, rank if region is None else turn[region]))
+            turn[region] += 1
+        ends = [platform.host(end) for flow in self.network.background for end in flow.between]
+        used = (
+            number
+            for host in dict.fromkeys([*self.sites, *ends])
+            for number in platform.host_links.get(host, ())
+        )
+        numbers = sorted({*platform.shared_links, *used})
+        self._line = {number: line for line, number in enumerate(numbers)}
+        wires = map(platform.wires.__getitem__, numbers)
+        self.lines = [Line(link.name, link.capacity, link.per_flow) for link in wires]
+        add_loads(scenario, self)
+        self.cards = [NicLines()] * len(self.sites)
+        if scenario.server.bandwidth is not None:
+            last = len(self.lines)
+            self.cards[-1] = NicLines((last,), (last + 1,))
+            names = ("server out", "server in")
+            self.lines += [Line(name, scenario.server.bandwidth) for name in names]
+
+    def between(self, source: str, to: str) -> PlacePath:
+        """Return the path between two hosts, or between the first hosts of two zones."""
+        links = self.platform.route(self.platform.host(source), self.platform.host(to))
+        lines = tuple(self._line[number] for number in links)
+        latency = sum(self.platform.wires[number].latency for number in links)
+        laws: list[Law] = [Constant.model_construct(value=latency)]
+        if self.network.jitter is not None and lines:
+            laws.append(self.network.jitter)
+        return PlacePath(lines, tuple(laws), self.network.tcp_window or inf)

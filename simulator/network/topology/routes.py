@@ -13,7 +13,7 @@ from ...distributions.law import Law
 from ...scenario.network import Network
 from ...scenario.scenario import Scenario
 from .. import tcp
-from .graph import NetworkGraph, PlacePath, background_times
+from .graph import Hosts, NetworkGraph, PlacePath, background_times
 from .places import Places
 from .traffic_shape import Line, TimesInForce
 
@@ -48,7 +48,8 @@ class Topology:
 
     def __init__(self, scenario: Scenario) -> None:
         self.places = Places(scenario)
-        self._graph = NetworkGraph(scenario)
+        platform = scenario.network.platform
+        self._graph = NetworkGraph(scenario) if platform is None else Hosts(scenario)
         self._scenario = scenario
         self._routes: dict[tuple[int, ...], Route] = {}
         usable = tcp.usable(scenario.network)
@@ -81,10 +82,11 @@ class Topology:
         return self._end(source) != self._end(to)
 
     def _end(self, rank: int) -> str:
-        """Return a node's place as `hop` names it: its region, or the node."""
+        """Return a node's place as `hop` names it: region, host of a platform, or node."""
         server = rank == len(self.places.regions)
         region = self.places.server if server else self.places.regions[rank]
-        return region or self.places.of(rank)
+        on_hosts = isinstance(self._graph, Hosts)
+        return region or (self._graph.sites[rank] if on_hosts else self.places.of(rank))
 
     def greedy(self) -> list[Greedy]:
         """Return the endless flows of [[network.background]]."""

@@ -143,7 +143,7 @@ _Row = tuple[str, str, str, Kind, list[Setting], tuple[float, float] | None]
 def controls(scenario: Scenario) -> tuple[Control, ...]:
     """Return the sliders that have something to move in a scenario."""
     cluster, sites = scenario.cluster, [*_sites(scenario)]
-    fixed = scenario.network.regions
+    fixed = scenario.network.regions or scenario.network.platform
     least = max(1, sum(group.workers for group in cluster.group))
     workers = [] if sites or fixed else [Setting(("cluster", "workers"), cluster.workers, _count)]
     late = [*_written(scenario, "count", "overlap"), *_late(scenario)]

@@ -1,0 +1,476 @@
+"""SimGrid platform files (version 4 and 4.1), `network.platform`: zones, hosts, links and routes.
+
+Elements that would change results and are not supported are refused by name. Of hosts only the
+names count: [cluster] sets the speed of workers. A route between two zones leads from a gateway of
+the one to a gateway of the other; the parts before and after it are routed inside the zones
+(SimGrid's hierarchical routing, as in its 3.32).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ..errors import InputError
+from ..inputs import messages, untrusted
+from ..inputs.units import to_si
+from .table import from_file
+
+VERSIONS = [{"version": version} for version in ("4", "4.0", "4.1")]
+MOST_ELEMENTS = 100_000
+MOST_HOSTS = 100_000  # of all clusters: seconds, and 150 MB
+MOST_ROUTED = 2_000  # members of a zone whose routes are searched for: seconds, and 50 MB
+DEEPEST = 32  # elements within each other
+LONGEST = 200  # characters of an attribute: messages and results show names
+ALIASES = {"AS": "zone", "ASroute": "zoneRoute", "DijkstraCache": "Dijkstra"}
+CHILDREN = {
+    "platform": ("zone",),
+    "zone": ("zone", "cluster", "host", "router", "link", "route", "zoneRoute"),
+    "route": ("link_ctn",),
+    "zoneRoute": ("link_ctn",),
+}
+SILENT = ("prop", "disk")  # change nothing that is simulated here
+UNREAD = ("speed", "core", "pstate", "coordinates")  # nor do these attributes
+
+
+def seconds(text: str) -> float:
+    """Read a time such as "50us"; without a unit it is in seconds. Raises ValueError."""
+    return to_si(text if text[-1:].isalpha() else f"{text} s", "time")
+
+
+def bytes_per_second(text: str) -> float:
+    """Read a rate such as "125MBps"; without a unit it is in bytes/s. Raises ValueError."""
+    spelt = re.sub("K(?!i)", "k", text).replace("Bps", "B/s")
+    if not (rate := to_si(spelt if text[-1:].isalpha() else f"{text} B/s", "bandwidth")):
+        raise ValueError("not a bandwidth; write one above zero")
+    return rate
+
+
+Time = Annotated[float, BeforeValidator(seconds)]
+Rate = Annotated[float, BeforeValidator(bytes_per_second)]
+Sharing = Literal["SHARED", "SPLITDUPLEX", "FATPIPE"]
+Routing = Literal["Full", "Floyd", "Dijkstra", "None"]
+Links = tuple[int, ...]
+"""Numbers of links, in the order that a transfer passes them."""
+
+
+class _Named(BaseModel):
+    model_config = ConfigDict(extra="forbid", str_max_length=LONGEST)
+    id: str
+
+
+class _Zone(_Named):
+    routing: Annotated[Routing, BeforeValidator(lambda name: ALIASES.get(name, name))]
+
+
+class _Link(_Named):
+    bandwidth: Rate
+    latency: Time = 0.0
+    sharing_policy: Sharing = "SHARED"
+
+
+class _Passed(_Named):
+    direction: Literal["UP", "DOWN", "NONE"] = "NONE"
+
+
+class _Route(_Named):
+    id: str = ""
+    src: str
+    dst: str
+    symmetrical: Literal["YES", "NO", "yes", "no"] = "YES"
+
+
+class _ZoneRoute(_Route):
+    gw_src: str
+    gw_dst: str
+
+
+class _Cluster(_Named):
+    prefix: str = ""
+    suffix: str = ""
+    radical: Annotated[str, Field(max_length=untrusted.LARGEST)]
+    bw: Rate
+    lat: Time = 0.0
+    sharing_policy: Sharing = "SPLITDUPLEX"
+    bb_bw: Rate | None = None
+    bb_lat: Time = 0.0
+    bb_sharing_policy: Literal["SHARED", "FATPIPE"] = "SHARED"
+    router_id: str = ""
+    limiter_link: Rate | None = None
+    loopback_bw: Rate | None = None
+    loopback_lat: Time = 0.0
+    topology: Literal["FLAT"] = "FLAT"
+
+
+Attributes = TypeVar("Attributes", bound=_Named)
+
+
+class PlatformLink(NamedTuple):
+    """A link, or one direction of one: capacity in bytes/s, latency in seconds."""
+
+    name: str
+    capacity: float
+    latency: float
+    per_flow: bool
+
+
+class Edge(NamedTuple):
+    """Links from one end to another; where the ends are zones, from which node to which."""
+
+    links: Links
+    leaves: str
+    enters: str
+
+
+class Ports(NamedTuple):
+    """The links that a cluster made for one of its hosts."""
+
+    up: Links = ()
+    down: Links = ()
+    loopback: Links = ()
+
+
+@dataclass
+class Zone:
+    """Hosts, routers and zones (`members`: their places by name), and the edges between them.
+
+    `routing` "Full": every pair has its own edge; "Floyd" and "Dijkstra": the fewest links;
+    "None": there are no routes; "Cluster": up a host's `ports`, over the `backbone`, and down
+    another's.
+    """
+
+    name: str
+    routing: str
+    parent: "Zone | None"
+    members: dict[str, int] = field(default_factory=dict)
+    edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
+    ports: dict[str, Ports] = field(default_factory=dict)
+    backbone: Links = ()
+
+    @property
+    def lineage(self) -> "list[Zone]":
+        """The zones around this one and itself, outermost first."""
+        return [*(self.parent.lineage if self.parent else ()), self]
+
+    def path(self, source: str, to: str) -> list[Edge]:
+        """Return the edges that lead from one member to another; none if there is no route."""
+        if self.routing == "Cluster":
+            out, into = (self.ports.get(name, Ports()) for name in (source, to))
+            return [Edge(out.up + self.backbone + into.down, source, to)]
+        if self.routing in ("Full", "None"):
+            return [self.edges[source, to]] if (source, to) in self.edges else []
+        edges, names = list[Edge](), [*self.members]
+        start, here = self.members[source], self.members[to]
+        while here != start:
+            previous = int(self._predecessors[start, here])
+            if previous < 0:
+                return []
+            edges.insert(0, self.edges[names[previous], names[here]])
+            here = previous
+        return edges
+
+    @cached_property
+    def _predecessors(self) -> np.ndarray:
+        """The member before the last one on the shortest way, shape (members, members)."""
+        from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
+
+        lengths = np.full((len(self.members), len(self.members)), np.inf)
+        for (source, to), edge in self.edges.items():
+            lengths[self.members[source], self.members[to]] = len(edge.links)
+        predecessors: np.ndarray = floyd_warshall(lengths, return_predecessors=True)[1]
+        return predecessors
+
+
+@dataclass(frozen=True, repr=False)
+class Platform:
+    """A platform; two are equal if their files are.
+
+    `digest`: of the file's text. `wires`: all links by number, in the order of the file; `hosts`:
+    in that order, too; `members`: the places in it of each zone's hosts. `homes`: the zone of each
+    host and router; `host_links`: those that a cluster made for each of its hosts. `shared_links`:
+    numbers of the links that the file names, or that belong to the gateways of its routes.
+    """
+
+    file: str
+    digest: str
+    wires: list[PlatformLink] = field(default_factory=list, compare=False)
+    hosts: list[str] = field(default_factory=list, compare=False)
+    members: dict[str, range] = field(default_factory=dict, compare=False)
+    homes: dict[str, Zone] = field(default_factory=dict, compare=False)
+    routers: set[str] = field(default_factory=set, compare=False)
+    host_links: dict[str, Links] = field(default_factory=dict, compare=False)
+    shared_links: set[int] = field(default_factory=set, compare=False)
+
+    def __contains__(self, place: str) -> bool:
+        """Tell whether there is a host at a place: a host itself, a zone or a cluster."""
+        return bool(self.members.get(place)) or self._is_host(place)
+
+    def host(self, place: str | None, turn: int = 0) -> str:
+        """Return the host that a place's node number `turn` takes; None: of all hosts."""
+        if place is not None and self._is_host(place):
+            return place
+        within = range(len(self.hosts)) if place is None else self.members[place]
+        return self.hosts[within[turn % len(within)]]
+
+    def route(self, source: str, to: str) -> Links:
+        """Return the links that a transfer from one host to another passes, in order.
+
+        Within one host there are none, unless it has a loopback. Raises InputError if the file has
+        no route.
+        """
+        if source == to:
+            home = self.homes[source]
+            written = home.edges.get((source, source))
+            return written.links if written else home.ports.get(source, Ports()).loopback
+        return self._between(source, to)
+
+    def _between(self, source: str, to: str) -> Links:
+        if source == to:
+            return ()
+        above, beside = self.homes[source].lineage, self.homes[to].lineage
+        shared = sum(a is b for a, b in zip(above, beside, strict=False))
+        start = above[shared].name if len(above) > shared else source
+        end = beside[shared].name if len(beside) > shared else to
+        edges = above[shared - 1].path(start, end)
+        if not edges:
+            raise InputError(
+                f"{self.file} has no route from {start} to {end} in the zone "
+                f"{above[shared - 1].name}; add it, or place the workers elsewhere"
+            )
+        links = [*self._between(source, edges[0].leaves), *edges[0].links]
+        for before, edge in pairwise(edges):
+            links += self._between(before.enters, edge.leaves)
+            links += edge.links
+        return (*links, *self._between(edges[-1].enters, to))
+
+    def _is_host(self, place: str) -> bool:
+        return place in self.homes and place not in self.routers
+
+
+class _Reader:
+    """Reads one file into `platform`: first all named elements, then the routes."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+        self.numbers: dict[str, int] = {}  # of links, by name
+        self.back: dict[int, int] = {}  # of split links: the number of the other direction
+        self.routes: list[tuple[Zone, Element]] = []
+
+    def fault(self, element: Element, what: str) -> ValueError:
+        """Make an error that names the file and the element."""
+        name = element.get("id") or "->".join(filter(None, map(element.get, ("src", "dst"))))
+        where = f"{element.tag} {name}" if name else element.tag
+        return ValueError(f"{self.platform.file}: <{where[:LONGEST]}>: {what}")
+
+    def demand_supported(self, element: Element) -> None:
+        inner = CHILDREN.get(ALIASES.get(element.tag, element.tag), ())
+        for child in element:
+            if ALIASES.get(child.tag, child.tag) not in (*inner, *SILENT):
+                raise self.fault(child, f"not simulated inside <{element.tag}>; remove it")
+
+    def parsed(self, element: Element, model: type[Attributes]) -> Attributes:
+        """Return an element's attributes; refuse what would change results but is not read."""
+        self.demand_supported(element)
+        table = {key: text for key, text in element.items() if text and key not in UNREAD}
+        try:
+            return model.model_validate(table)
+        except ValidationError as error:
+            first = error.errors()[0]
+        key, value = str(first["loc"][0])[:LONGEST], first["input"]
+        what = {
+            "extra_forbidden": f"{key} is not simulated; remove it",
+            "missing": f"{key} is missing; add it",
+            "string_too_long": f"{key} is too long; write at most {LONGEST} characters",
+        }.get(first["type"])
+        reason = f"{key} = {messages.show(value)}: {messages.sentence(first, (key,), value)}"
+        raise self.fault(element, what or reason)
+
+    def join(self, element: Element, name: str, zone: Zone | None) -> None:
+        """Make a node or zone of a new name a member of a zone; the outermost has none."""
+        if name in self.platform.homes or name in self.platform.members:
+            raise self.fault(element, f"{name} is there already; choose another name")
+        if zone is not None:
+            zone.members[name] = len(zone.members)
+
+    def host(self, element: Element, name: str, zone: Zone, *, router: bool = False) -> None:
+        self.join(element, name, zone)
+        self.platform.homes[name] = zone
+        if router:
+            self.platform.routers.add(name)
+        else:
+            self.platform.hosts.append(name)
+
+    def link(self, element: Element, *wire: Any, policy: str = "SHARED") -> Links:
+        """Add a link of a name, rate and latency; return its number, or its two directions'."""
+        (name, rate, latency), wires = wire, self.platform.wires
+        first, split = len(wires), policy == "SPLITDUPLEX"
+        for end in ("_UP", "_DOWN") if split else ("",):
+            if name + end in self.numbers:
+                raise self.fault(element, f"the link {name}{end} is there already; rename one")
+            self.numbers[name + end] = len(wires)
+            wires.append(PlatformLink(name + end, rate, latency, policy == "FATPIPE"))
+        if split:
+            self.back |= {first: first + 1, first + 1: first}
+        return tuple(range(first, len(wires)))
+
+    def zone(self, element: Element, parent: Zone | None) -> None:
+        cluster = self.parsed(element, _Cluster) if element.tag == "cluster" else None
+        table = cluster or self.parsed(element, _Zone)
+        zone = Zone(table.id, "Cluster" if isinstance(table, _Cluster) else table.routing, parent)
+        self.join(element, zone.name, parent)
+        self.platform.members[zone.name] = range(0)
+        first = len(self.platform.hosts)
+        if cluster:
+            self.cluster(element, cluster, zone)
+        for child in element:
+            self.member(child, zone)
+        if zone.routing in ("Floyd", "Dijkstra") and len(zone.members) > MOST_ROUTED:
+            raise self.fault(
+                element,
+                f'{len(zone.members)} hosts, routers and zones; routing = "{zone.routing}" is for '
+                f'at most {MOST_ROUTED}: divide them into zones, or write routing = "Full"',
+            )
+        self.platform.members[zone.name] = range(first, len(self.platform.hosts))
+
+    def member(self, element: Element, zone: Zone) -> None:
+        match ALIASES.get(element.tag, element.tag):
+            case "zone" | "cluster":
+                self.zone(element, zone)
+            case "host" | "router" as tag:
+                self.host(element, self.parsed(element, _Named).id, zone, router=tag == "router")
+            case "route" | "zoneRoute":
+                self.routes.append((zone, element))
+            case "link":
+                table = self.parsed(element, _Link)
+                wire = table.id, table.bandwidth, table.latency
+                numbers = self.link(element, *wire, policy=table.sharing_policy)
+                self.platform.shared_links.update(numbers)
+
+    def cluster(self, element: Element, table: _Cluster, zone: Zone) -> None:
+        for number in self.radical(element, table.radical):
+            host, stem = f"{table.prefix}{number}{table.suffix}", f"{table.id}_link_{number}"
+            self.host(element, host, zone)
+            loop: Links = ()
+            last: Links = ()
+            if table.loopback_bw is not None:
+                wire = f"{stem}_loopback", table.loopback_bw, table.loopback_lat
+                loop = self.link(element, *wire, policy="FATPIPE")
+            links = self.link(element, stem, table.bw, table.lat, policy=table.sharing_policy)
+            if table.limiter_link is not None:
+                last = self.link(element, f"{stem}_limiter", table.limiter_link, 0.0)
+            self.platform.host_links[host] = (*loop, *links, *last)
+            zone.ports[host] = Ports((*last, links[0]), (links[-1], *last), loop)
+        router = table.router_id or f"{table.prefix}{table.id}_router{table.suffix}"
+        self.host(element, router, zone, router=True)
+        if table.bb_bw is not None:
+            wire = f"{table.id}_backbone", table.bb_bw, table.bb_lat
+            backbone = self.link(element, *wire, policy=table.bb_sharing_policy)
+            self.platform.shared_links.update(backbone)
+            zone.backbone = backbone
+
+    def radical(self, element: Element, text: str) -> Iterator[int]:
+        """Yield the numbers of a cluster's hosts, of "0-3,7"."""
+        number = r"\s*([0-9]{1,9})\s*"
+        for part in text.split(","):
+            match = re.fullmatch(rf"{number}(?:-{number})?", part)
+            numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+            if not numbers:
+                what = "not a list of numbers, the smaller first"
+                remedy = 'write one such as "0-3,7"'
+                raise self.fault(element, f"radical = {messages.show(text)}: {what}; {remedy}")
+            if len(self.platform.hosts) + len(numbers) > MOST_HOSTS:
+                raise self.fault(element, f"more than {MOST_HOSTS} hosts in the file; write fewer")
+            yield from numbers
+
+    def route(self, zone: Zone, element: Element) -> None:
+        between = ALIASES.get(element.tag, element.tag) == "zoneRoute"
+        table = self.parsed(element, _ZoneRoute if between else _Route)
+        gateways = table.src, table.dst
+        if isinstance(table, _ZoneRoute):
+            gateways = table.gw_src, table.gw_dst
+        for end, gateway in zip((table.src, table.dst), gateways, strict=True):
+            home = self.platform.homes.get(gateway)
+            if end not in zone.members:
+                raise self.fault(element, f"{end} is not in the zone {zone.name}; correct it")
+            if home is None:
+                raise self.fault(element, f"{gateway} is not a host or router; correct it")
+            if gateway != end and end not in (zone.name for zone in home.lineage):
+                raise self.fault(element, f"{gateway} is not in {end}; name a host or router there")
+            self.platform.shared_links.update(self.platform.host_links.get(gateway, ()))
+        links = tuple(self.passed(child) for child in element if child.tag not in SILENT)
+        if not links:
+            raise self.fault(element, "names no link; add <link_ctn> to it")
+        self.platform.shared_links.update(links)
+        edges = {(table.src, table.dst): Edge(links, *gateways)}
+        if table.symmetrical in ("YES", "yes"):
+            back = tuple(self.back.get(link, link) for link in reversed(links))
+            edges[table.dst, table.src] = Edge(back, *gateways[::-1])
+        if double := [ends for ends in edges if ends in zone.edges]:
+            source, to = double[0]
+            remedy = 'routes go both ways unless symmetrical = "NO"; keep one'
+            raise self.fault(element, f"{source} to {to} has a route already: {remedy}")
+        zone.edges |= edges
+
+    def passed(self, element: Element) -> int:
+        table = self.parsed(element, _Passed)
+        name = table.id if table.direction == "NONE" else f"{table.id}_{table.direction}"
+        if name in self.numbers:
+            return self.numbers[name]
+        split = table.direction == "NONE" and f"{name}_UP" in self.numbers
+        remedy = 'write direction = "UP" or "DOWN"' if split else "correct it"
+        raise self.fault(element, f"there is no link {name}; {remedy}")
+
+
+def _root(text: str) -> Element:
+    """Parse a document of bounded size and depth. Raises ValueError for anything else."""
+    if "<!ENTITY" in text:  # never expanded: a few lines of them can mean gigabytes, or other files
+        raise ValueError("it declares entities; write out what they stand for")
+    events = iterparse(StringIO(text), ("start", "end"))
+    root: Element = next(events)[1]
+    depth = elements = 1
+    for event, _ in events:
+        depth += 1 if event == "start" else -1
+        elements += event == "start"
+        if depth > DEEPEST:
+            raise ValueError(f"nested too deeply; no platform has {DEEPEST} zones in each other")
+        if elements > MOST_ELEMENTS:
+            raise ValueError(f"more than {MOST_ELEMENTS} elements; write a smaller platform")
+    return root
+
+
+def read(path: Path) -> Platform:
+    """Read a platform file. Raises ValueError, which names the element, for unsupported content."""
+    with untrusted.refused(path, "name a platform file of SimGrid", error=ValueError):
+        text = untrusted.text(path)
+    reader = _Reader(Platform(str(path), sha256(text.encode()).hexdigest()))
+    try:
+        root = _root(text)
+    except ParseError as error:
+        raise ValueError(f"{path}: not XML ({error}); correct it there") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if root.tag != "platform" or root.attrib not in VERSIONS:
+        raise ValueError(f'{path} is not <platform version="4.1">; bring it to that version')
+    reader.demand_supported(root)
+    zones = [child for child in root if child.tag not in SILENT]
+    if len(zones) != 1:
+        raise ValueError(f"{path} has {len(zones)} outermost zones; put all into one <zone>")
+    reader.zone(zones[0], None)
+    for zone, element in reader.routes:
+        reader.route(zone, element)
+    if not reader.platform.hosts:
+        raise ValueError(f"{path} has no <host> and no <cluster>; add the workers' machines")
+    return reader.platform
+
+
+_read, _schema = from_file(read, "cluster.xml")
+PlatformOf = Annotated[Platform, _read, _schema]
