@@ -111,7 +111,8 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     }, file="plan")  # fmt: skip
     assert program is not None
     settings = scenario.algorithm[0].parameters
-    if getattr(codec := settings.get("codec"), "sent_whole", False):
+    codec: Any = settings.get("codec")
+    if getattr(codec, "sent_whole", False):
         raise InputError(
             f"plan: codec {codec.kind} is only simulated: a session would send its vectors whole; "
             "take fp16 or qsgd"
