@@ -116,11 +116,8 @@ class Spent(NamedTuple):
         """Read what a row of `simulate` or `tune` used in the whole run."""
         used = row.get("used") or {}
         days, cost = (stated(used[key]) if key in used else None for key in ("days", "cost"))
-        loss = None
-        if "loss" in row and row["loss"]["last"] is not None:
-            ends = (row.get("interval90") or {}).get("loss")
-            loss = Estimate(row["loss"]["last"], intervals.MEAN, None, None, "")
-            loss = loss.by_model(*wording.span(ends)) if ends else loss
+        last, ends = (row.get("loss") or {}).get("last"), (row.get("interval90") or {}).get("loss")
+        loss = None if last is None else stated({"mean": last, "interval": ends})
         return cls(days, cost, row.get("currency") or "", above, loss)
 
     def briefly(self) -> list[str]:

@@ -6,7 +6,6 @@ And reasons: of a verdict, and of the time that runs take.
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,10 +23,8 @@ SENTENCES = tomllib.loads(untrusted.text(Path(__file__).with_name("reasons.toml"
 
 def _gap(numbers: Mapping[str, Any]) -> str:
     """Return an amount as JSON has it, in words."""
-    ends = numbers.get("interval90")
-    return difference(
-        Estimate(numbers["value"], "", ends and span(ends), None, ""), numbers["unit"]
-    )
+    gap = {"mean": numbers["value"], "interval": numbers.get("interval90")}
+    return difference(stated(gap), numbers["unit"])
 
 
 def all_of(labels: Sequence[str]) -> str:
@@ -71,24 +68,12 @@ class Reason(NamedTuple):
         return cls(row["code"], {key: value for key, value in row.items() if key != "code"})
 
 
-def amount(estimate: Estimate, unit: str, size: float = 1.0) -> str:
-    """Format a value times `size`: "1.85 d (90 %: 1.83 to 1.88 d)"."""
-    whole = replace(estimate, value=estimate.value * size)
-    if estimate.interval is None:
-        return with_unit(whole.value, unit)
-    low, high = (end * size for end in estimate.interval)
-    value, within = (
-        with_unit(whole.value, unit),
-        format_interval(replace(whole, interval=(low, high)), unit),
-    )
-    same = with_unit(low, unit) == with_unit(high, unit) == value  # such as a price of a fixed time
-    return value if same else f"{value} ({kind(estimate)}: {within})"
-
-
-def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
-    """Return an estimate of a row, with the interval of one run if there is one."""
-    estimate, ends = stated(row[quantity]), (row.get("interval90") or {}).get(quantity)
-    return estimate.by_model(*span(ends)) if ends and ends[0] is not None else estimate
+def amount(estimate: Estimate, unit: str) -> str:
+    """Format a value with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
+    value, ends = with_unit(estimate.value, unit), {with_unit(end, unit) for end in estimate.span}
+    if ends == {value}:  # such as a price of a fixed time
+        return value
+    return f"{value} ({kind(estimate)}: {format_interval(estimate, unit)})"
 
 
 def above(share: float, interval: Sequence[float] | None) -> str:
@@ -113,11 +98,6 @@ def at_equal_loss(row: Mapping[str, Any]) -> str:
     return cell(stated(days, "value"), "") if days else "-"
 
 
-def level(estimate: Estimate) -> str:
-    """Return the level that an interval attains: "90 %", "87.5 %"."""
-    return f"{100 * (estimate.level or LEVEL):.3g} %"
-
-
 def format_interval(estimate: Estimate, unit: str) -> str:
     """Format the ends of an interval in the unit of its value: "12.0 to 14.2 s"."""
     if estimate.interval is None:
@@ -137,7 +117,8 @@ def span(interval: Sequence[float | None]) -> tuple[float, float]:
 
 def kind(estimate: Estimate) -> str:
     """Return the kind of an interval for a heading: "90 %", "median, 90 %"."""
-    return f"{estimate.of}, {level(estimate)}" if estimate.of == MEDIAN else level(estimate)
+    level = f"{100 * (estimate.level or LEVEL):.3g} %"
+    return f"{estimate.of}, {level}" if estimate.of == MEDIAN else level
 
 
 def usual(estimates: Iterable[Estimate]) -> str:
@@ -185,11 +166,10 @@ def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
 
 def difference(gap: Estimate, unit: str) -> str:
     """Format a paired difference in one unit: "1.20 s (0.80 to 1.60)"."""
-    size, name = _scale(max(map(abs, [gap.value, *(gap.interval or ())])), unit)
-    middle, low, high = (number(end / size) for end in (gap.value, *(gap.interval or (0.0, 0.0))))
-    if gap.interval is None or low == high == middle:
-        return f"{middle}{name}"
-    return f"{middle}{name} ({low} to {high})"
+    numbers = gap.value, *gap.span
+    size, name = _scale(max(map(abs, numbers)), unit)
+    middle, low, high = (number(end / size) for end in numbers)
+    return f"{middle}{name}" + (f" ({low} to {high})" if {low, high} != {middle} else "")
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:

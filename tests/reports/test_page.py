@@ -24,7 +24,7 @@ from paceline.simulator.reports.page import changes, reading
 from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.runs import series
 from paceline.simulator.reports.page.studies import ranking
-from paceline.simulator.results import read, store, usage, verdict, wording
+from paceline.simulator.results import intervals, read, store, usage, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
 from paceline.simulator.results.figures.interactive import literal
@@ -664,10 +664,10 @@ def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time
     ends = f"{number(low / size)} to {number(high / size)} h"
     assert f"({wording.within(row['time_to_target']['mean'], [low, high])})" in page
     assert found.verdict.sentence.count(f"90 %: {ends}") == 1
-    own = wording.of_one(row, "time_to_target")
+    own = intervals.stated(row["time_to_target"], one_run=True)
     (line,) = series(reading.read([folder / "nights"]))
     (mark,) = [each for each in error_panel([line.curves], 5.2, "loss").lines if each.x_bars]
     assert mark.x_bars[1] == [pytest.approx(own.span[1] / size)]
-    row["interval90"]["time_to_target"] = [low, None]  # some draw never reaches the target
+    row["time_to_target"]["interval90"] = [low, None]  # some draw never reaches the target
     mark = described(error_panel([line.curves._replace(row=row)], 5.2, "loss"))["data"][-1]
     assert math.isfinite(mark["error_x"]["array"][0])

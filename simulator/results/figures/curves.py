@@ -203,7 +203,7 @@ def _reached(line: Curves, target: float, size: float) -> list[Line]:
     """Return a mark at the estimated time to the target, with its interval."""
     if (line.row.get("time_to_target") or {}).get("mean") is None:
         return []
-    time = wording.of_one(line.row, "time_to_target")
+    time = intervals.stated(line.row["time_to_target"], one_run=True)
     (low, high), how = (end / size for end in time.span), {"joined": False, "named": False}
     x, ends = [time.value / size], ([low], [high])
     more: Any = how | {"marks": "all", "key": line.key, "x_bars": ends}
