@@ -131,13 +131,6 @@ def event(data: bytes, folder: Path) -> None:
     events.read(folder / "events.csv")
 
 
-def timeline(data: bytes, folder: Path) -> None:
-    """The timeline of a run directory."""
-    (folder / "run").mkdir(exist_ok=True)
-    (folder / "run/timeline.json").write_bytes(data)
-    run(json.dumps(DOCUMENT).encode(), folder)
-
-
 def page(files: dict[str, bytes], folder: Path) -> None:
     """The page of a folder with these files, alone and beside another."""
     both = [folder / "one", folder / "two"]
@@ -168,7 +161,7 @@ def targets(data: bytes, folder: Path) -> None:
 READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                   timeline, kept, targets)
+                   kept, targets)
 } | {
     "search": lambda data, folder: page({"tune.json": data}, folder),
     "swept": lambda data, folder: page({"sweep.json": data} | of_sweep("sweep.csv"), folder),
@@ -197,7 +190,7 @@ def written() -> dict[str, bytes]:
     world["run"] = {"steps": 4, "seeds": 2, "evaluate_every": 1, "target_loss": 0.9}
     world["tune"] = {"ssgd": {"lr": [0.1, 0.2]}, "local-sgd": {"lr": [0.1], "tau": [1, 2]}}
     small = parse(world)
-    names = ("tune.json", "sweep.json", "sweep.csv", "timeline.json", "comparison.json")
+    names = ("tune.json", "sweep.json", "sweep.csv", "comparison.json")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tune(small, out=folder)
@@ -239,7 +232,6 @@ def seeds() -> dict[str, list[bytes]]:
         "run": [json.dumps(DOCUMENT).encode()],
         "curves": [CURVES.encode()],
         "event": [did.encode()],
-        "timeline": [written()["timeline.json"]],
         "search": [written()["tune.json"]],
         "swept": [written()["sweep.json"]],
         "table": [written()["sweep.csv"]],

@@ -132,7 +132,7 @@ def test_changed_traces(data, tmp_path):
     handled("trace", json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
 
 
-DOCUMENTS = ("run", "search", "swept", "comparison", "timeline")
+DOCUMENTS = ("run", "search", "swept", "comparison")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

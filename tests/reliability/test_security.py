@@ -561,7 +561,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     """Wherever a file belongs, a pipe is refused at once, by every reader."""
     from paceline.simulator.inputs import csv_columns, untrusted
     from paceline.simulator.load.document import read_toml
-    from paceline.simulator.results import store, timeline
+    from paceline.simulator.results import store
     from paceline.simulator.scenario import regions, simgrid
     from paceline.simulator.studies.sweep import points
     from paceline.validate.calibration import profile, sources
@@ -572,7 +572,6 @@ def test_a_named_pipe_does_not_block(tmp_path):
     trace, telemetry = tmp_path / "t.json", tmp_path / "rank-0.telemetry"
     os.mkfifo(trace)
     os.mkfifo(telemetry)
-    os.mkfifo(tmp_path / timeline.FILE)
     for read in (
         read_toml, profile.read, points.read, regions.read, simgrid.read, events.read,
         lambda path: [*csv_columns.rows(path, [csv_columns.seconds], "one time")],
@@ -581,7 +580,6 @@ def test_a_named_pipe_does_not_block(tmp_path):
     ):  # fmt: skip
         with pytest.raises((InputError, ValueError, OSError), match=r"regular|telemetry|whole|run"):
             read(pipe)
-    assert timeline.read(tmp_path)["traceEvents"] == []
 
 
 def test_only_one_function_opens_what_others_wrote():

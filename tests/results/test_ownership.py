@@ -181,7 +181,7 @@ def test_sweeps_grow_and_others_are_refused(folder, capsys):
     assert (status, "6 runs were kept" in err) == (0, True)
 
 
-HUGE = ("run.json", "curves.csv", "timeline.json", "comparison.json", "sweep.json", "tune.json")
+HUGE = ("run.json", "curves.csv", "comparison.json", "sweep.json", "tune.json")
 
 
 @pytest.mark.parametrize("name", HUGE)
@@ -202,11 +202,8 @@ def test_no_read_of_a_directory_is_without_bound(bare, name, hashed, capsys):
     finally:
         tracemalloc.stop()
     assert peak < 200_000_000
-    if name == "timeline.json" and not hashed:
-        assert status == 0  # a page without a timeline
-    else:
-        assert status == 2
-        assert "above" in err or "not the one" in err
+    assert status == 2
+    assert "above" in err or "not the one" in err
 
 
 def test_what_is_kept_is_read_within_bounds(bare):

@@ -444,7 +444,7 @@ def test_the_command_prints_tables_or_json_and_writes_only_when_told(
         assert json.loads(Path(folder, "comparison.json").read_text()).items() >= document.items()
     names = {path.name for path in Path("a").iterdir()}
     figures = {f"comparison.{kind}" for kind in ("png", "svg")}
-    assert names == {"comparison.json", "timeline.json"} | figures
+    assert names == {"comparison.json"} | figures
     for name in names:
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
 
@@ -519,8 +519,6 @@ def test_a_simulation_given_as_measured_is_called_one_everywhere(world, capsys, 
         drawn = (out / "comparison.svg").read_text()
         assert "simulated" in drawn
         assert "measured" not in drawn
-        timelines = json.loads((out / "timeline.json").read_text())["otherData"]
-        assert {name.partition(":")[0] for name in timelines} == {"predicted", "simulated"}
         page = paceline.report([out], out / "page.html").read_text()
         body = page[page.rindex("</style>") :].split("<script")[0]
         assert "Simulation against simulation" in body

@@ -92,15 +92,6 @@ def test_measured_runs_are_like_the_predicted_ones(found):
             assert measured.staleness == predicted.staleness
 
 
-def test_both_timelines_are_in_one_file(found):
-    _, out = found
-    document = json.loads((out / "timeline.json").read_text())["traceEvents"]
-    names = [event["args"]["name"] for event in document if event["name"] == "process_name"]
-    labels = ["ssgd", "local-sgd tau=5", "asgd", "ad-psgd"]
-    expected = [f"{side}: {label}" for label in labels for side in ("predicted", "measured")]
-    assert names == expected
-
-
 def test_delays_are_the_simulators(found):
     """Worker 1's 17th step is drawn equally long in both."""
     result, _ = found

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.results import read, statistics, store, timeline
+from paceline.simulator.results import read, statistics, store
 from paceline.simulator.results.figures import curves, drawing, style
 from paceline.simulator.results.figures.chart import Chart, Look
 from paceline.simulator.results.figures.style import FORMATS
@@ -26,7 +26,7 @@ class ComparisonDirectory(store.Directory):
     """The directory of a comparison; see `store.Directory`."""
 
     whole, parts = "comparison.json", ".comparison"
-    names = (whole, timeline.FILE, *(f"comparison.{kind}" for kind in FORMATS))
+    names = (whole, *(f"comparison.{kind}" for kind in FORMATS))
     lasting = True
 
 
@@ -97,7 +97,7 @@ class Comparison(Display, ComparisonStatistics):
         return dict(jsonable(document | {key: getattr(self, key) for key in WRITTEN}))
 
     def save(self, out: Path | str, overwrite: bool = False) -> Path:
-        """Write the document, the figure and both timelines to `out`.
+        """Write the document and the figure to `out`.
 
         A comparison of other directories is replaced only with `overwrite`. Raises InputError.
         """
@@ -112,12 +112,9 @@ class Comparison(Display, ComparisonStatistics):
         return Path(out)
 
     def write(self, directory: ComparisonDirectory) -> None:
-        """Write the document, the figure and both timelines."""
-        sides = {"predicted": self.predicted, self.basis: self.measured}
-        spans = timeline.together({name: timeline.read(side.path) for name, side in sides.items()})
+        """Write the document and the figure."""
         with style.style():
             files = drawing.files({"comparison": self._chart()})
-        files[timeline.FILE] = store.dump(spans, indent=None)
         directory.finish(files, self.json())
 
 
