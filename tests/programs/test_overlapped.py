@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.pieces.transform import AdamW
 from tests.helpers.cases import looped
@@ -45,6 +46,23 @@ def gradients(marked, **tables):
 
 def same(first, second, tolerance=1e-12):
     np.testing.assert_allclose(first, second, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@pytest.mark.parametrize("beside", [1.0, 1.5])
+def test_compressing_delays_the_backward_pass(engine, beside):
+    """Both are work of the device: over links that take no time, a step is their sum."""
+    codec = {"kind": "fp16", "compress": "360 ms", "decompress": "40 ms"}
+    made = scenario(
+        {"name": "ssgd-bucketed", "buckets": 10, "codec": codec},
+        steps=20, workers=3, compute="300 ms", objective={"kind": "none"},
+        network={"collective": "given", "duration": "0 s"},
+    )  # fmt: skip
+    cluster = made.cluster.model_copy(update={"beside_collectives": beside})
+    (run,) = run_seeds(
+        made.model_copy(update={"cluster": cluster}), made.algorithm[0], [1], engine=engine
+    )
+    assert run.duration / 20 == pytest.approx(0.300 + 0.360 + 0.040)
 
 
 # DTS

@@ -99,6 +99,7 @@ class Clocks(Schedule):
         self._version = 0
         self._free = np.zeros(self._seeds)  # time from which the links are free
         self._beside = scenario.cluster.beside_collectives
+        self._pieces: Sequence[Timed] = ()  # of the gradient under way
         self._flights: deque[tuple[Array, Array]] = deque()  # begins, ends
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
@@ -165,7 +166,13 @@ class Clocks(Schedule):
             self.over = bool((self.now.min(axis=1) > self.deadline).all())
 
     def work(self, seconds: float) -> None:
-        """Keep every worker busy for `seconds`."""
+        """Keep every worker busy for `seconds`, behind which its gradient waits."""
+        for piece in self._pieces:
+            if piece.done is None:
+                before, work = piece.begins
+                piece.begins = before, work + seconds
+                break
+            piece.done = np.where(piece.done > self.now, piece.done + seconds, piece.done)
         self.now = self.now + seconds
 
     def backward(
@@ -187,7 +194,7 @@ class Clocks(Schedule):
     ) -> None:
         duration, (done, total) = self._legs.each[segment], progress
         before: Any = self.now
-        since = 0.0
+        since, self._pieces = 0.0, pieces
         for far, piece in zip(done, pieces, strict=True):
             share = forward + (1 - forward) * far / total
             piece.done = self.now + duration * share if self._beside == 1 else None

@@ -88,7 +88,7 @@ class VirtualNode(EngineNode):
 
     __slots__ = (
         "_busy_kind", "_durations", "_gradient", "_last_sender", "_loss_and_gradient",
-        "_mark_at", "_messages_heard", "_network_since", "_pause_at", "_paused_at",
+        "_mark_at", "_messages_heard", "_network_since", "_pause_at", "_paused_at", "_pieces",
         "_receive_seconds", "_routes", "_service_starts", "_staleness", "awaited_rank",
         "busy_since", "communicated", "computing", "coroutine", "handle", "mailbox", "outages",
         "resume", "sent_until", "spans", "stopped", "updates", "waited", "wakeup_at", "x",
@@ -114,6 +114,7 @@ class VirtualNode(EngineNode):
         self._mark_at = self._pause_at = NEVER
         self.stopped = False
         self.outages: Outages | None = None
+        self._pieces: Sequence[GradientPiece] = ()  # of the gradient under way
         self.computing: Any = None  # times of work (`takes`, `backward`), and `freed` pieces
         self._receive_seconds = 0.0
         self._busy_kind = int(Kind.COMPUTE)
@@ -356,11 +357,21 @@ class VirtualNode(EngineNode):
     # Time
 
     def work(self, seconds: float) -> None:
-        """Advance this node's clock by `seconds` of work."""
+        """Advance this node's clock by `seconds` of work, behind which its gradient waits."""
+        if seconds and self._pieces:
+            self._delay(seconds)
         if self.outages is None:
             self.now += seconds
         else:
             self.outages.work(seconds)
+
+    def _delay(self, seconds: float) -> None:
+        for piece in self._pieces:
+            if piece.done is None:
+                piece.work += seconds
+                break
+            if piece.done > self.now:
+                piece.done += seconds
 
     def clock(self) -> float:
         """Return the wall-clock time, which includes repeats of lost work."""
@@ -552,7 +563,8 @@ class VirtualNode(EngineNode):
             GradientPiece(part, self.now + duration * (forward + (1 - forward) * far / total))
             for far, part in zip(done, payloads.cut(self._gradient(x), pieces), strict=True)
         ]
-        return freed if self.computing is None else self.computing.freed(freed)
+        self._pieces = freed if self.computing is None else self.computing.freed(freed)
+        return self._pieces
 
     async def _step(self, *, backward: bool = True) -> float:
         """Count one step; return its duration (s), or with `backward` that of its pieces."""
