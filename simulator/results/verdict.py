@@ -53,7 +53,7 @@ Row = Mapping[str, Any]
 
 LEADING = ("missed", "stalled", "bound", "diverged", "unreached", "over-cap")
 """Codes of reasons that the sentence says itself, those from the second on without a pick alone."""
-LIMITS = ("edge", "some-seeds")
+LIMITS = ("edge", "some-seeds", "free-codec")
 """Codes of reasons that limit the answer, which come before what explains it."""
 
 

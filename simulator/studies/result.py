@@ -175,8 +175,12 @@ class Result(Display):
             of_loss=any(errors.loss for errors in self.errors.values()),
         )
         answer, free = of_runs(self.groups, scenario.run.target_loss, known), free_codecs(scenario)
-        reasons = [Reason("free-codec", {"labels": free})] if free else []
-        return replace(answer, reasons=[*answer.reasons, *reasons])
+        if not free:
+            return answer
+        doubt, answers = Reason("free-codec", {"labels": free}), {answer.pick, *answer.candidates}
+        first = bool(answers & {*free})
+        reasons = [doubt, *answer.reasons] if first else [*answer.reasons, doubt]
+        return replace(answer, reasons=reasons)
 
     @property
     def pick(self) -> dict[str, Any]:

@@ -155,3 +155,12 @@ def test_losses_alone_are_for_fit_loss(tmp_path):
     file.write_text(json.dumps({"best_metric": None, "log_history": history}))
     with pytest.raises(InputError, match="fit-loss reads its losses"):
         calibrate([file])
+
+
+def test_an_archive_of_wandb_says_what_to_export(tmp_path):
+    (tmp_path / "run-1").mkdir()
+    file = tmp_path / "run-1" / "run-1.wandb"
+    file.write_bytes(b":W&B\0\x01")
+    for path in (file, file.parent):
+        with pytest.raises(InputError, match="export the run's history"):
+            calibrate([path])

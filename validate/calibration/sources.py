@@ -121,6 +121,11 @@ def _directory(path: Path, allow_paths: bool) -> Source:
     if traces:
         ranks = [file for file in traces if file.name.startswith("rank-")]
         return _recorded(path, kineto.read(*(ranks or traces)))
+    if path.suffix == ".wandb" or any(path.glob("*.wandb")):
+        raise InputError(
+            f"{path}: W&B's own binary file; export the run's history as CSV or JSON lines "
+            "(history().to_csv of wandb.Api().run), and give that"
+        )
     lacks = (
         f"not a run directory of `paceline validate` (no {store.WHOLE}), and neither telemetry "
         "nor a profiler's traces are in it"
