@@ -1,12 +1,9 @@
 """Choose the engine of a run: `batched` where it takes the run and pays off, else `virtual`."""
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -45,29 +42,27 @@ def written(scenario: Scenario, algorithm: Algorithm, programs: Programs = None)
 
 
 def run_world(
-    world: World, seeds: Sequence[int], *, engine: str = "auto", spans: int = 0, threads: int = 1
+    world: World, seeds: Sequence[int], *, engine: str = "auto", spans: int = 0
 ) -> list[Run]:
     """Run a world, as written, with each of `seeds` in this process.
 
     `spans`: how many spans of the first seed's run to store. The numbers do not depend on
-    `threads`, nor on which seeds are run together. If `engine` cannot run the algorithm, `virtual`
+    which seeds are run together. If `engine` cannot run the algorithm, `virtual`
     does, and the runs' `handed_over` says why.
     """
     world = with_tuned_rate(world.under())
     # Sums must not depend on how many cores a process may use.
-    with deferred_interrupts():
-        libraries = ThreadpoolController()
-    with libraries.limit(limits=1), awaits.explained(world.program):
+    with _libraries().limit(limits=1), awaits.explained(world.program):
         reason: str | None = ""
         if engine == "batched" or (engine == "auto" and pays_off(world)):
             reason = batched.supports(world)
             if reason is None:
-                run_all = partial(batched.run_world, world, seeds, spans=spans, threads=threads)
+                run_all = partial(batched.run_world, world, seeds, spans=spans)
                 runs, reason = attempt(run_all)
                 if runs is not None:
                     return runs
                 if len(seeds) > 1:  # one seed alone may have stopped them all
-                    alone = partial(run_world, world, engine=engine, threads=threads)
+                    alone = partial(run_world, world, engine=engine)
                     first, *rest = [[seed] for seed in seeds]
                     return [*alone(first, spans=spans), *chain.from_iterable(map(alone, rest))]
         runs = [
@@ -134,20 +129,7 @@ def batches_seeds(world: World, engine: str) -> bool:
     return batched.supports(world) is None
 
 
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Delay a Ctrl-C inside the block until its end.
-
-    The search of loaded libraries calls back from C, where an exception would be lost.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are for the main thread
-        return
-    received: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-    if received:
-        signal.raise_signal(signal.SIGINT)
+@cache
+def _libraries() -> ThreadpoolController:
+    """Return the libraries of linear algebra, whose threads a run limits."""
+    return ThreadpoolController()

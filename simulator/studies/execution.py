@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world, written
 from ..errors import InputError
@@ -20,17 +19,16 @@ Progress = Callable[[float, int], None]
 
 @dataclass(frozen=True)
 class Execution:
-    """Engine, processes and threads that execute runs; numbers depend on none but the engine.
+    """Engine and processes that execute runs; numbers depend on none but the engine.
 
     `jobs` processes on this machine share the tasks, or the Dask cluster whose scheduler listens at
-    the address `dask`; each task uses `threads` threads. `programs`: a user's, beside the
-    catalogue's. Raises InputError for impossible values.
+    the address `dask`. `programs`: a user's, beside the catalogue's. Raises
+    InputError for impossible values.
     """
 
     engine: str = "auto"
     jobs: int = 1
     dask: str | None = None
-    threads: int = 1
     programs: Programs = None
 
     def __post_init__(self) -> None:
@@ -57,10 +55,9 @@ class Execution:
         `replicates`: the bootstrap replicate of each seed; None: numbers as written.
         """
         world = written(scenario, algorithm, self.programs)
-        how: dict[str, Any] = {"engine": self.engine, "threads": self.threads}
         if replicates is not None:
-            return run_replicates(world, seeds, replicates, **how)
-        return run_world(world, seeds, spans=spans, **how)
+            return run_replicates(world, seeds, replicates, engine=self.engine)
+        return run_world(world, seeds, engine=self.engine, spans=spans)
 
     def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
         """Return how many of an algorithm's `seeds` seeds one call runs."""

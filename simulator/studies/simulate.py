@@ -11,7 +11,7 @@ from ..results.run import Run
 from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, links, size
-from .execution import Execution, Progress, cores, demand_algorithms, seed_range
+from .execution import Execution, Progress, demand_algorithms, seed_range
 from .executors import Place
 from .result import Result, save
 from .task import Task, settings
@@ -47,8 +47,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
-    alone = jobs == 1 and dask is None
-    execution = Execution(engine, jobs, dask, cores() if alone else 1, programs)
+    execution = Execution(engine, jobs, dask, programs)
     numbers = seed_range(scenario, seeds, seed)
     demand_algorithms(scenario, programs)
     if not force:

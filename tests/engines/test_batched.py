@@ -237,14 +237,14 @@ class Watcher:
     "run", [{}, {"sampling": "aggregate"}, {"duration": "90 s"}], ids=["keyed", "sums", "deadline"]
 )
 def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
-    """Nor do threads, nor spans, nor how much is worked out at once."""
+    """Nor do spans, nor how much is worked out at once."""
     world = scenario(
         {"name": "local-sgd", "tau": 7}, {"name": "ssgd"}, {"name": "dts", "delay": 3},
         {"name": "ssgd-bucketed"}, workers=70, compute=EXPONENTIAL, steps=60, objective=objective,
         network=RING, run=run,
     )  # fmt: skip
     for algorithm in world.algorithm:
-        together = batched.run(algorithm, world, [1, 2, 3], threads=2, spans=100)
+        together = batched.run(algorithm, world, [1, 2, 3], spans=100)
         together[0].spans = None
         together[0].spans_truncated = False
         monkeypatch.setattr("paceline.simulator.engines.batched.schedule.SEGMENTS", 1)
@@ -559,7 +559,7 @@ def test_draws_and_steps_have_one_law(transform):
         second = (z[1] - P[1, 0] * start) / deviation - root[1, 0] * first
         return np.stack([first, second / root[1, 1]], axis=-1)
 
-    stepping, jumping = (QuadraticGradients(goals, workers, 1) for _ in range(2))
+    stepping, jumping = (QuadraticGradients(goals, workers) for _ in range(2))
     at, buffer = x, transform.init(x)
     for rate in rates:
         direction, buffer = transform.update(stepping.gradient(at), buffer, at)
@@ -620,9 +620,9 @@ def test_a_run_evaluated_at_every_step_steps():
     np.testing.assert_array_equal(ours.curve["loss"], theirs.curve["loss"])
 
 
-def test_numbers_depend_on_neither_the_other_seeds_nor_threads():
+def test_numbers_do_not_depend_on_the_other_seeds():
     made = world(JUMPING[1], "aggregate")
-    together = batched.run(made.algorithm[0], made, range(5), threads=2)
+    together = batched.run(made.algorithm[0], made, range(5))
     alone = batched.run(made.algorithm[0], made, [3])[0]
     np.testing.assert_array_equal(together[3].curve["loss"], alone.curve["loss"])
 

@@ -1,10 +1,8 @@
 """Processes that die, full disks, removed folders: small versions of `tests/lab/reliability`."""
 
-import ctypes
 import errno
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +12,6 @@ from functools import partial
 import pytest
 
 import paceline
-from paceline.simulator.engines import dispatch
 from paceline.simulator.errors import RunError
 from paceline.simulator.studies import executors
 from paceline.simulator.studies.execution import Execution
@@ -111,13 +108,3 @@ def test_a_full_stdout_is_one_message():
     assert ended.returncode == 1
     assert ended.stderr.startswith("paceline: error: No space left on device")
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_ctrl_c_is_not_lost_while_libraries_are_searched():
-    """In a callback of ctypes, as threadpoolctl has, an exception is printed and forgotten."""
-    went_on = False
-    with pytest.raises(KeyboardInterrupt), dispatch.deferred_interrupts():  # noqa: PT012 - it goes on
-        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
-        went_on = True
-    assert went_on
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,10 +1,8 @@
 """Draw the compute times of all workers and seeds at once, summed over segments of steps."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
-from typing import TypeVar
 
 import numpy as np
 
@@ -16,8 +14,7 @@ from ...distributions.random_streams import Purpose
 from ...scenario.scenario import Scenario
 from .schedule import Leg
 
-T = TypeVar("T")
-TILE = 64  # workers whose draws a thread holds before it writes them: they fit into its cache
+TILE = 64  # workers whose draws are held before they are written: they fit into a cache
 
 
 class Draws:
@@ -26,10 +23,9 @@ class Draws:
     Sums do not depend on the division of segments among calls, nor on the other seeds.
     """
 
-    def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
+    def __init__(self, scenario: Scenario, seeds: Sequence[int]) -> None:
         self._streams = [cluster.streams(scenario, seed) for seed in seeds]
         self._shape = len(seeds), scenario.cluster.workers
-        self._threads = threads
         self._out = np.empty((0, *self._shape))
 
     def legs(self, lengths: Sequence[int]) -> Leg:
@@ -41,26 +37,18 @@ class Draws:
         if len(self._out) < len(lengths):
             self._out = np.empty((len(lengths), seeds, workers))
         totals = self._out[: len(lengths)]
-        parts = -(-workers // TILE)
-        slowest = np.empty((len(lengths), seeds, parts))
         groups = [(length, len(list(equal))) for length, equal in groupby(lengths)]
-        total = sum(lengths)
-
-        def fill(tile: tuple[int, int]) -> None:
-            seed, part = tile
-            ranks = slice(part * TILE, (part + 1) * TILE)
-            found = self._streams[seed][ranks]
-            sums = np.empty((len(found), len(lengths)))
-            for row, stream in zip(sums, found, strict=True):
-                if stream.constant is not None:
-                    np.multiply(lengths, stream.constant, out=row)
-                else:
-                    _add_up(stream.draw(total), groups, row)
-            totals[:, seed, ranks] = sums.T
-            slowest[:, seed, part] = sums.max(axis=0)
-
-        share(fill, [(s, part) for s in range(seeds) for part in range(parts)], self._threads)
-        return Leg(totals, slowest.max(axis=2))
+        total, sums = sum(lengths), np.empty((min(TILE, workers), len(lengths)))
+        for seed, streams in enumerate(self._streams):
+            for first in range(0, workers, TILE):
+                tile = streams[first : first + TILE]
+                for row, stream in zip(sums, tile, strict=False):
+                    if stream.constant is not None:
+                        np.multiply(lengths, stream.constant, out=row)
+                    else:
+                        _add_up(stream.draw(total), groups, row)
+                totals[:, seed, first : first + len(tile)] = sums[: len(tile)].T
+        return Leg(totals, totals.max(axis=2))
 
 
 def _add_up(times: Array, groups: Sequence[tuple[int, int]], sums: Array) -> None:
@@ -79,11 +67,10 @@ class SumDraws:
     Raises ValueError if the law of a sum is unknown.
     """
 
-    def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
+    def __init__(self, scenario: Scenario, seeds: Sequence[int]) -> None:
         self._shape = len(seeds), scenario.cluster.workers
-        self._threads = threads
         self._groups = [list(_by_law(scenario, seed)) for seed in seeds]
-        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # seeds first: one thread each
+        self._out = np.empty((self._shape[0], 0, self._shape[1]))
 
     def legs(self, lengths: Sequence[int]) -> Leg:
         """Draw the seconds of the next segments, as `Draws.legs` does."""
@@ -93,16 +80,14 @@ class SumDraws:
         totals = self._out[:, : len(lengths)].swapaxes(0, 1)
         slowest = np.empty((len(lengths), seeds))
 
-        def fill(seed: int) -> None:
+        for seed, groups in enumerate(self._groups):
             mine = totals[:, seed]
-            for group in self._groups[seed]:
+            for group in groups:
                 sums = group.draw(lengths)
                 if group.extra:
                     sums += mine[:, group.ranks]
                 mine[:, group.ranks] = sums
             slowest[:, seed] = mine.max(axis=1)
-
-        share(fill, range(seeds), self._threads)
         return Leg(totals, slowest)
 
 
@@ -155,15 +140,3 @@ def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
     for (purpose, law), members in ranks.items():
         rng = random_streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
         yield _LawGroup(law, rng, members, extra=purpose != Purpose.COMPUTE)
-
-
-def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:
-    """Do the work on every item, on `threads` threads, neighbours on the same one."""
-    if threads == 1 or len(items) == 1:
-        for item in items:
-            work(item)
-        return
-    size = -(-len(items) // threads)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = [items[i : i + size] for i in range(0, len(items), size)]
-        list(pool.map(lambda part: list(map(work, part)), parts))

@@ -14,7 +14,6 @@ from ...objectives.softmax import SoftmaxRegression
 from ...programs.effects import Vector
 from ..unsupported import Unsupported
 from .arrays import PerWorker, Stack, array
-from .compute_times import share
 
 NOISE = 2**22  # numbers of noise in memory at once, at most
 
@@ -23,33 +22,30 @@ class Normals:
     """Normal numbers of several streams, drawn ahead; `scale`: their standard deviation."""
 
     def __init__(
-        self, rngs: Sequence[np.random.Generator], shape: tuple[int, ...], threads: int, scale: Any
+        self, rngs: Sequence[np.random.Generator], shape: tuple[int, ...], scale: Any
     ) -> None:
         calls = max(1, min(64, NOISE // (len(rngs) * prod(shape))))
-        self._own, self._threads, self._scale = rngs, threads, scale
+        self._own, self._scale = rngs, scale
         self._numbers = np.empty((len(rngs), calls, *shape))
         self._used = calls
 
     def next(self) -> Array:
         """Return the next numbers of each stream, shape (streams, ...), to use at once."""
         if self._used == self._numbers.shape[1]:
-            share(self._draw, range(len(self._own)), self._threads)
+            for rng, numbers in zip(self._own, self._numbers, strict=True):
+                rng.standard_normal(out=numbers)
+            self._numbers *= self._scale
             self._used = 0
         self._used += 1
-        numbers: Array = self._numbers[:, self._used - 1]
-        return numbers
-
-    def _draw(self, stream: int) -> None:
-        numbers = self._numbers[stream]
-        self._own[stream].standard_normal(out=numbers)
-        numbers *= self._scale
+        following: Array = self._numbers[:, self._used - 1]
+        return following
 
 
 class QuadraticGradients:
     """Gradients of `NoisyQuadratic`."""
 
-    def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
-        self._first, self._objectives, self._threads = objectives[0], objectives, threads
+    def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int) -> None:
+        self._first, self._objectives = objectives[0], objectives
         self._optima = np.stack([goal.shifts for goal in objectives])
         coupled = [goal.couplings for goal in objectives if goal.couplings is not None]
         self._couplings = np.stack(coupled) if coupled else None
@@ -60,7 +56,7 @@ class QuadraticGradients:
             for rank in range(workers)
         ]
         scale = self._first.noise / self._first.spread
-        self._noise = Normals(rngs, (self._first.dimension,), threads, scale)
+        self._noise = Normals(rngs, (self._first.dimension,), scale)
         self._joint: Normals | None = None
         self._curvature = tuple(self._first.spectrum.tolist())
 
@@ -89,7 +85,7 @@ class QuadraticGradients:
             rngs = [quick(g.seed, Purpose.AGGREGATE, Purpose.BATCH) for g in self._objectives]
             deviation = self._first.noise / self._first.spread
             shape = len(P), *self._optima.shape[1:]
-            self._joint = Normals(rngs, shape, self._threads, deviation)
+            self._joint = Normals(rngs, shape, deviation)
         noise = self._joint.next()
         away = array(x) - self._shifts
         moved = P[0, 0] * away + root[0, 0] * noise[:, 0]
@@ -132,7 +128,7 @@ class SoftmaxGradients:
         return losses.reshape(self._shape), Stack(gradients.reshape(*self._shape, dimension))
 
 
-def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> GradientSource:
+def of_all(objectives: Sequence[Objective], workers: int) -> GradientSource:
     """Return the gradients of objectives of one kind, one for each seed.
 
     Other kinds may offer a method `together(objectives, workers)`. Raises Unsupported without it.
@@ -141,7 +137,7 @@ def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradi
     same: Any = objectives
     match first:
         case NoisyQuadratic():
-            return QuadraticGradients(same, workers, threads)
+            return QuadraticGradients(same, workers)
         case SoftmaxRegression():
             return SoftmaxGradients(same, workers)
         case Nothing():

@@ -49,7 +49,7 @@ def run(
     return run_world(World(scenario, algorithm, program), seeds, **how)
 
 
-def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: int = 1) -> list[Run]:
+def run_world(world: World, seeds: Sequence[int], *, spans: int = 0) -> list[Run]:
     """Simulate a world with all seeds; store up to `spans` spans of the first.
 
     `supports(world)` must be None. Raises Unsupported if the program turns out to need another
@@ -63,7 +63,7 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: in
     while len(runs) < len(seeds):
         part = seeds[len(runs) : len(runs) + room]
         try:
-            batch = Batch(world, part, spans=0 if runs else spans, threads=threads)
+            batch = Batch(world, part, spans=0 if runs else spans)
             runs += batch.run()
         except SeedsDiffer:
             room = 1
@@ -91,7 +91,7 @@ def supports(world: World) -> str | None:
 class Batch:
     """One algorithm, run with several seeds together."""
 
-    def __init__(self, world: World, seeds: Sequence[int], *, spans: int, threads: int) -> None:
+    def __init__(self, world: World, seeds: Sequence[int], *, spans: int) -> None:
         self.program, self.algorithm = program, algorithm = world.program, world.algorithm
         scenario = world.scenario
         self.scenario, self.seeds = scenario, seeds
@@ -101,7 +101,7 @@ class Batch:
         self.spans = Spans(spans) if spans else None
         self.notes: list[str] = []
         start, *rest = (goal.start for goal in self.objectives)
-        times, timeless = self._step_times(threads), isinstance(start, complex)
+        times, timeless = self._step_times(), isinstance(start, complex)
         if not timeless and not all(np.array_equal(start, other) for other in rest):
             start = np.stack([start, *rest])
         codec = algorithm.parameters.get("codec", Raw())
@@ -118,7 +118,7 @@ class Batch:
         ]
         self.every = self.observers[0].every
         self._points = 1
-        compute = gradients.of_all(self.objectives, scenario.cluster.workers, threads)
+        compute = gradients.of_all(self.objectives, scenario.cluster.workers)
         self.node = BatchedNode(self, start, compute)
         weights = [relative(goal) for goal in self.objectives]
         if any(weights):
@@ -126,18 +126,18 @@ class Batch:
                 raise SeedsDiffer
             self.node.samples = Stack(np.array(weights)[..., None])
 
-    def _step_times(self, threads: int) -> Draws | SumDraws:
+    def _step_times(self) -> Draws | SumDraws:
         if self.scenario.run.sampling != "aggregate":
-            return Draws(self.scenario, self.seeds, threads)
+            return Draws(self.scenario, self.seeds)
         times: Draws | SumDraws
         try:
-            times = SumDraws(self.scenario, self.seeds, threads)
+            times = SumDraws(self.scenario, self.seeds)
             how = (
                 "compute times were drawn as sums over the steps between communications; same "
                 "distribution, other numbers"
             )
         except ValueError:
-            times = Draws(self.scenario, self.seeds, threads)
+            times = Draws(self.scenario, self.seeds)
             how = (
                 "the law of a sum of these compute times has no closed form, so that they were "
                 "drawn one by one"

@@ -1,8 +1,6 @@
 """Run any scenario with one seed on the reference engine, in simulated time on SimPy."""
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,8 +12,6 @@ from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
 from . import accounts, collective_slowdown
 from .simulation import Simulation
-
-RARELY = 100_000  # new objects between searches for garbage: the default is 700
 
 
 def run(
@@ -37,7 +33,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     Raises ProgramError if the program breaks the rules of the effects.
     """
     algorithm, program, stored = world.algorithm, world.program, Spans(spans) if spans else None
-    with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
+    with np.errstate(over="ignore", invalid="ignore"):
         simulation = Simulation(world, seed, stored).run()  # may diverge: a note says so
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
@@ -70,25 +66,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         stall=simulation.stall,
         paid=simulation.observer.paid,
     )
-
-
-@contextmanager
-def _rarely_collected() -> Iterator[None]:
-    """Collect cyclic garbage rarely in a run, which makes hardly any.
-
-    Garbage of earlier runs is collected at the end of a long one.
-    """
-    usual, before = gc.get_threshold(), gc.get_stats()[0]["collections"]
-    if not usual[0]:
-        yield
-        return
-    gc.set_threshold(max(RARELY, usual[0]), *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-    if gc.get_stats()[0]["collections"] > before:
-        gc.collect()
 
 
 def notes(

@@ -17,7 +17,6 @@ import paceline
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines.batched import run as batched_engine
-from paceline.simulator.engines.batched.compute_times import Draws, share
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
@@ -56,10 +55,10 @@ def one_seed(made: Scenario, **options: Any) -> Rate:
     return rate(lambda: virtual.run(made.algorithm[0], made, 0, **options), steps_of(made))
 
 
-def together(made: Scenario, seeds: range = SEEDS, threads: int = THREADS) -> Rate:
+def together(made: Scenario, seeds: range = SEEDS) -> Rate:
     """Return the rate of all seeds in one call of the batched engine: worker-steps."""
     return rate(
-        partial(batched_engine.run, made.algorithm[0], made, seeds, threads=threads),
+        partial(batched_engine.run, made.algorithm[0], made, seeds),
         steps_of(made) * len(seeds),
     )
 
@@ -102,19 +101,12 @@ def generator(
             draw(drawing)
 
     numbers = len(generators) * CALLS * BLOCK
-    return rate(lambda: share(block, generators, THREADS), units * numbers)
+    return rate(lambda: [block(drawing) for drawing in generators], units * numbers)
 
 
 def large(steps: int, sampling: str = "keyed") -> Scenario:
     """Return local SGD on 1,024 workers."""
     return cluster(WORKERS, steps, LOCAL, run={"sampling": sampling})
-
-
-def drawing(threads: int) -> Rate:
-    """Return the rate of drawing compute times: numbers."""
-    legs = [TAU] * 1600
-    draws = Draws(cluster(64, 1, LOCAL), SEEDS, threads)
-    return rate(lambda: draws.legs(legs), 64 * sum(legs) * len(SEEDS))
 
 
 def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
@@ -124,7 +116,7 @@ def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
         4, steps, LOCAL | {"tau": tau, "momentum": momentum}, lr=lr,
         objective={"kind": "quadratic", "dimension": 48}, run={"sampling": sampling},
     )  # fmt: skip
-    return together(made, range(8), 1)
+    return together(made, range(8))
 
 
 def most_memory() -> float:
@@ -168,8 +160,6 @@ def batched() -> Rows:
             jumping(tau, momentum, "aggregate", 50_000), jumping(tau, momentum, "keyed", 2000),
             Aim(20),
         )  # fmt: skip
-    what = f"drawing compute times, {THREADS} threads against one"
-    yield Row(what, drawing(THREADS), drawing(1))
 
 
 def ring(workers: int, rounds: int, differ: bool) -> float:
