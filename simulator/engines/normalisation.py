@@ -47,7 +47,7 @@ FINER, LEAST = 4.0, 1e-6  # factor between the limits to try, and the lowest
 TOLERATED = 0.02  # relative rise of the final loss above the least one
 UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
 """Tables without effect on a surrogate; [run] acts only by its end."""
-TIMES = {"cluster", "network", "server", "overhead", "job", "calibration", "recovery"}
+TIMES = {"cluster", "network", "server", "overhead", "calibration", "recovery"}
 """Tables without effect where only the numbers of steps and workers count."""
 FOLLOWED = 4  # seeds of a program with a codec whose mean loss all its runs get
 SETTLES = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
@@ -231,7 +231,7 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
 def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
     """Run a program on a probe long enough to measure its response to gradients.
 
-    The probe has no codec, failures or other jobs, as the rate must not compensate their cost.
+    The probe has no codec or failures, as the rate must not compensate their cost.
     """
     algorithm, program = world.algorithm, world.program
     workers, most = world.scenario.cluster.workers, int(min(expected.steps, NEVER))
@@ -277,7 +277,7 @@ def _brief(steps: int) -> RunSettings:
 
 
 def _calm(world: World, probe: Probe | Goal | Expected, settings: RunSettings) -> World:
-    """Return the world of a probe: no failing node or link, and no other job.
+    """Return the world of a probe: no failing node or link.
 
     All workers take part in rounds; a server selects as many clients as in the scenario.
     Where a loss follows from steps alone, nothing that has one takes a time of its own.
@@ -292,7 +292,6 @@ def _calm(world: World, probe: Probe | Goal | Expected, settings: RunSettings) -
     calm = world.changed(
         objective=probe,
         run=settings,
-        job=(),
         calibration=None,
         cluster=cluster.model_copy(update=calm_cluster),
         network=network.model_copy(update={"outage": (), "link": links}),

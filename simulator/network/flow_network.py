@@ -1,8 +1,8 @@
 """A run's transfers on the graph of its network: start them on a fabric, and count their bytes.
 
-`SharedNetwork` is the graph and its fabric; `FlowNetwork` has the draws, payloads and bytes. A
-*ticket* is the fabric's number of a transfer under way; a *line* is one direction of a link or
-network card.
+`SharedNetwork` is the graph and its fabric; `FlowNetwork` has the
+draws, payloads and bytes of one run. A *ticket* is the fabric's number of a transfer under way; a
+*line* is one direction of a link or network card.
 """
 
 from collections import Counter, defaultdict
@@ -49,7 +49,7 @@ class PreparedTransfer:
 
 
 class SharedNetwork:
-    """The graph, the shared devices and the fabric of a run.
+    """The graph, the shared devices and the fabric of one run.
 
     `topology`: None if only devices are shared. `lines`: those of the graph, before the devices'.
     `offered`: for each line of changing capacity, the bytes that it could have carried up to a
@@ -57,7 +57,7 @@ class SharedNetwork:
     """
 
     def __init__(self, topology: Topology | None, seed: int, devices: int) -> None:
-        self.lines = lines = list(topology.lines) if topology else []
+        lines = self.lines = topology.lines if topology else []
         self.changing = [number for number, line in enumerate(lines) if line.changes]
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
         first = {number: next(changes)[1] for number, changes in self._changes.items()}

@@ -1,4 +1,4 @@
-"""Account for a finished run: seconds by kind, crashes, other jobs, and its timeline."""
+"""Account for a finished run: seconds by kind, crashes, and its timeline."""
 
 from math import inf, nextafter
 from typing import Any

@@ -1,4 +1,4 @@
-"""The agenda of a run, which jobs beside it share: SimPy's events, and the nodes to resume."""
+"""The agenda of a run: SimPy's events, and the nodes to resume."""
 
 from collections import deque
 from collections.abc import Callable

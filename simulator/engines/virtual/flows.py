@@ -99,7 +99,7 @@ class FlowTransport:
         message.began = at
         number = self.traffic.send(at, source, to, message.size)
         follow = partial(self._arrive, message)
-        self._lines.track(run, number, follow, lambda: self.traffic.lines((source, to)))
+        self._lines.track(number, follow, lambda: self.traffic.lines((source, to)))
         self._lines.events.at(crash, partial(self._resend, number, message))
 
     def _resend(self, number: int, message: InFlight, at: float) -> None:
@@ -147,7 +147,7 @@ class FlowTransport:
             return
         number = self.traffic.start(begins, collective.kind, members, sizes)
         lines = self.traffic.prepared(collective.kind, members, max(sizes)).lines
-        self._lines.track(run, number, partial(self._finish, collective, team), lambda: lines)
+        self._lines.track(number, partial(self._finish, collective, team), lambda: lines)
 
         def crash(at: float) -> None:
             if self._lines.cancel(number, at):

@@ -1,4 +1,4 @@
-"""The lines that the transfers of a run share; a shared device is a line, too.
+"""The lines that transfers of a run share; a shared device is a line, too.
 
 The fabric (`network.fabric`) is a flow-level max-min model of the lines. Nodes and transports start
 transfers (or gradients to compute) there by number, with a callback for the end of each.
@@ -90,9 +90,8 @@ class NetworkEvents:
 
 
 class Transfer(NamedTuple):
-    """A transfer that a run waits for: the function to call at its end, and its lines."""
+    """A transfer in flight: the function to call at its end, and its lines."""
 
-    run: Any
     follow: Callable[[float], None]
     lines: Callable[[], frozenset[int]]
 
@@ -100,22 +99,21 @@ class Transfer(NamedTuple):
 class SharedLines:
     """The lines of a run.
 
-    `topology`: its graph; None if only devices are shared. `events`: the changes to come. Transfers
-    in flight are stored by number, without competing flows, which never end.
+    `topology`: its graph, None if only devices are shared. `events`: the changes to come.
+    `transfers`: those in flight by number, without competing flows, which never end.
     """
 
     def __init__(self, run: Any) -> None:
         scenario = run.scenario
         self._agenda = run.agenda
-        self._transfers: dict[int, Transfer] = {}
+        self.transfers: dict[int, Transfer] = {}
         self._devices = scenario.team.devices
         count = max((number for number in self._devices if number is not None), default=-1) + 1
-        topology = Topology(scenario) if scenario.network.model == "flows" else None
-        self.network = SharedNetwork(topology, run.seed, count)
+        self.topology = Topology(scenario) if scenario.network.model == "flows" else None
+        self.network = SharedNetwork(self.topology, run.seed, count)
         self.fabric = self.network.fabric
         self.events = NetworkEvents(self.network)
-        self.topology = topology
-        for greedy in topology.greedy() if topology else ():
+        for greedy in self.topology.greedy() if self.topology else ():
             self.events.add_competing_flow(greedy, run.seed)
         paths = [
             self.fabric.path([self.network.devices + device], 0.0, limit=1.0)
@@ -131,21 +129,17 @@ class SharedLines:
 
     def track(
         self,
-        run: Any,
         number: int,
         follow: Callable[[float], None],
         lines: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        """Store the function to call when a transfer of a run ends, and its lines."""
-        self._transfers[number] = Transfer(run, follow, lines)
-        run.in_flight += 1
+        """Store the function to call when a transfer ends, and its lines."""
+        self.transfers[number] = Transfer(follow, lines)
 
     def cancel(self, number: int, at: float) -> bool:
         """Cancel a transfer; return whether it was still in flight."""
-        transfer = self._transfers.pop(number, None)
-        if transfer is None:
+        if self.transfers.pop(number, None) is None:
             return False
-        transfer.run.in_flight -= 1
         self.fabric.cancel(at, number)
         return True
 
@@ -155,7 +149,7 @@ class SharedLines:
         Call the functions of ended transfers. Return whether nodes may have become ready.
         """
         ready, ended_at = self._agenda.ready, None
-        while self._transfers:
+        while self.transfers:
             change_at = self.events.due
             if change_at > until or change_at == inf:
                 ended_at = self.fabric.advance(until)
@@ -169,39 +163,33 @@ class SharedLines:
             if (
                 until == inf
                 and self.events.dead_lines
-                and all(map(self._never_arrives, self._transfers.values()))
+                and all(map(self._never_arrives, self.transfers.values()))
             ):
                 break
         if ended_at is None:
             return bool(ready)
         at, ended = ended_at
         for number in ended:
-            run, follow, _ = self._transfers.pop(number)
-            run.in_flight -= 1
-            follow(at)
+            self.transfers.pop(number).follow(at)
         return True
 
     def _never_arrives(self, transfer: Transfer) -> bool:
         return not self.events.dead_lines.isdisjoint(transfer.lines())
 
-    def _in_flight(self, run: Any) -> list[Transfer]:
-        return [transfer for transfer in self._transfers.values() if transfer.run is run]
+    def has_pending(self) -> bool:
+        """Return whether transfers in flight can still arrive."""
+        return not all(map(self._never_arrives, self.transfers.values()))
 
-    def has_pending(self, run: Any) -> bool:
-        """Return whether a run has transfers in flight that can still arrive."""
-        return not all(map(self._never_arrives, self._in_flight(run)))
-
-    def stuck(self, run: Any) -> list[str]:
+    def stuck(self, nodes: Sequence[VirtualNode]) -> list[str]:
         """Return clauses on transfers that wait for dead lines, and on their workers."""
-        transfers = self._in_flight(run)
         stuck = [
             f"transfers wait for {self.network.lines[line].name}, which carries nothing any more"
             for line in sorted(self.events.dead_lines)
-            if any(line in transfer.lines() for transfer in transfers)
+            if any(line in transfer.lines() for transfer in self.transfers.values())
         ]
-        for collective in dict.fromkeys(node.meeting for node in run.nodes if stuck):
+        for collective in dict.fromkeys(node.meeting for node in nodes if stuck):
             if collective is not None:
-                ranks = sorted(node.rank for node in run.nodes if node.meeting is collective)
+                ranks = sorted(node.rank for node in nodes if node.meeting is collective)
                 stuck.append(f"workers {ranks} wait in {collective.kind} {collective.index}")
         return stuck
 
@@ -217,7 +205,7 @@ class SharedDevice:
         """Compute `work` seconds; return the duration in seconds."""
         run, node = self._run, self._node
         number = run.lines.fabric.send(node.now, self._path, work)
-        run.lines.track(run, number, lambda at: run.agenda.ready.append((node, at)))
+        run.lines.track(number, lambda at: run.agenda.ready.append((node, at)))
         node.handle = GradientPiece(None, inf)
         done = yield
         node.handle = None

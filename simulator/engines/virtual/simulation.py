@@ -17,8 +17,7 @@ Invariants.
   Reasons. SimPy's processes, `AllOf` and stores give the same order at several times the cost.
   A run is composed: `transport` carries messages and collectives, `availability` has the times at
   which nodes are up (each has `outages` if it may be down), `recovery` decides whose contributions
-  collectives take, and transfers may share `lines`. Without crashes and
-  shared lines, that costs a comparison with None.
+  collectives take. Without crashes and shared lines, that costs a comparison with None.
 
 After a change run tests/engines and tests/programs, then `make bench`.
 """
@@ -67,28 +66,25 @@ class Simulation:
     Servers, and workers whose steps are pooled, end with the first update at or after
     workers x steps (`Observer.limit`).
     `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`:
-    number of this run's events in SimPy, without its end; `in_flight`: number of its transfers over
-    shared `lines`. `staleness`: uses of
-    results, by age. `strides`: whether workers take a phase's steps at once, as only outages can
-    disturb them; `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that
-    waited at the server at once. `work_left`: whether the server has messages to serve after the
-    deadline; `over`: whether a node has stopped at `limit`. `unfinished`: clauses on what never
-    ends; `stall`: why the run stopped early, or empty.
+    number of events in SimPy, without the run's end. `staleness`: uses of results, by age.
+    `strides`: whether workers take a phase's steps at once, as only outages can disturb them;
+    `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that waited at the
+    server at once. `work_left`: whether the server has messages to serve after the deadline;
+    `over`: whether a node has stopped at `limit`. `unfinished`: clauses on what never ends;
+    `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # without slots CPython 3.11 reads this many attributes slowly
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "beside", "calendars", "deadline", "events", "in_flight", "inbox_bytes", "label",
-        "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
-        "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
-        "staleness", "stall", "strides", "traffic", "transport", "undelivered", "unfinished",
-        "whole_bytes", "work_left", "workers",
+        "beside", "calendars", "deadline", "events", "inbox_bytes", "lines", "meter", "nodes",
+        "objective", "observer", "open_collectives", "outages", "over", "parked", "program",
+        "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness", "stall", "strides",
+        "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left", "workers",
     )  # fmt: skip
 
     def __init__(self, world: World, seed: int, spans: Spans | None = None) -> None:
         scenario, program, parameters = world.scenario, world.program, world.algorithm.parameters
         self.scenario, self.seed, self.program = scenario, seed, program
-        self.label = world.algorithm.label
         self.agenda = Agenda()
         self.workers = scenario.cluster.workers
         self.objective = build.build(scenario, world.algorithm, seed)
@@ -103,7 +99,7 @@ class Simulation:
         self.spans, self.ready = spans, self.agenda.ready
         self.outages: list[Outages] = []
         self.undelivered: list[Message] = []
-        self.sent = self.events = self.in_flight = 0
+        self.sent = self.events = 0
         self.staleness: dict[int, int] = defaultdict(int)
         self.inbox_bytes = 0.0
         self.work_left = self.over = False
@@ -221,9 +217,7 @@ class Simulation:
 
     def has_pending(self) -> bool:
         """Return whether events, messages or finite transfers were pending at the end."""
-        return bool(
-            self.events or self.undelivered or (self.lines and self.lines.has_pending(self))
-        )
+        return bool(self.events or self.undelivered or (self.lines and self.lines.has_pending()))
 
     def report_stall(self, nodes: list[str]) -> None:
         """Record why the run stalled; `nodes`: clauses on who waits for whom."""
@@ -451,9 +445,9 @@ class Simulation:
 
         Nodes may end a run waiting for messages, but not inside a collective.
         """
-        waiting = [] if self.lines is None else self.lines.stuck(self)
+        waiting = [] if self.lines is None else self.lines.stuck(self.nodes)
         self.unfinished += waiting
-        if self.in_flight and not waiting:
+        if self.lines is not None and self.lines.transfers and not waiting:
             return []
         stuck = self.unfinished[:]
         for index, collective in self.open_collectives.items():
