@@ -7,10 +7,10 @@ next. A server's messages pass its network card (NIC) one at a time.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import inf, log2
 from typing import Any, NamedTuple
 
@@ -547,7 +547,7 @@ class MessageRoute:
     """The messages from one node to another.
 
     `whole_transit`: seconds that a whole model is in transit, if constant; else None. `bytes`: sent
-    so far, a whole number. The engine sets the rest: the number of messages `in_flight`, when the
+    so far, a whole number. The engine sets the rest: when the
     `last` one arrives (s), the `version` of its parameters, the receiving `node`, and the
     `receiving_nic` that messages pass, or None.
     """
@@ -556,32 +556,22 @@ class MessageRoute:
     delay = 0.0  # seconds by which crashes delayed the last message
 
     __slots__ = (
-        "_departs",
-        "_latencies",
-        "_latency",
-        "_seconds_per_byte",
-        "bytes",
-        "in_flight",
-        "last",
-        "link",
-        "node",
-        "receiving_nic",
-        "version",
-        "whole_transit",
+        "_departs", "_latencies", "_seconds_per_byte", "bytes", "last", "link", "node",
+        "receiving_nic", "version", "whole_transit",
     )  # fmt: skip
 
     def __init__(self, link: RegionPath, model_bytes: float, seed: int, key: int) -> None:
         self.link = link
         self.last = 0.0
-        self.bytes = self.in_flight = self.version = 0
+        self.bytes = self.version = 0
         self.node: Any = None
         self.receiving_nic: Nic | None = None
         self.whole_transit: float | None = None
         self._departs: Nic | None = None
-        self._latency, self._latencies = link.latency, None
+        self._latencies: Iterator[float] = repeat(link.latency)
         self._seconds_per_byte = 1 / link.bandwidth
         if link.is_constant:
-            self.whole_transit = self._latency + model_bytes * self._seconds_per_byte
+            self.whole_transit = link.latency + model_bytes * self._seconds_per_byte
         else:
             rng = generator(seed, Purpose.MESSAGE, key)
             self._latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]))
@@ -594,7 +584,6 @@ class MessageRoute:
     def send(self, now: float, size: float) -> tuple[float, float]:
         """Send a message of `size` bytes at `now` (s); return its arrival and transit (s)."""
         self.bytes += round(size)
-        latency = self._latency if self._latencies is None else next(self._latencies)
-        transit = latency + size * self._seconds_per_byte
+        transit = next(self._latencies) + size * self._seconds_per_byte
         leaves = now if self._departs is None else self._departs.through(now, size)
         return leaves + transit, transit

@@ -131,13 +131,10 @@ class FlowNetwork:
         if (ranks, lane) not in self._paths:
             route, settings = self.topology.route(ranks), self._settings
             latency = sum(law.expectation for law in route.laws)
-            first = inf
-            if settings.slow_start is not None and settings.transport == "ideal" and route.rtt:
-                first = settings.slow_start / route.rtt
             weight = 1 / route.rtt if settings.fairness == "rtt" and route.rtt else 1.0
             self._paths[ranks, lane] = self.fabric.path(
                 tuple(dict.fromkeys(route.lines)), latency, limit=route.limit, weight=weight,
-                first=first, rtt=route.rtt, serial=True,
+                serial=True,
             )  # fmt: skip
         return self._paths[ranks, lane]
 

@@ -119,8 +119,7 @@ class Network(_Line):
         "shares at a bottleneck: equal, or as TCP's, inverse to the round trip", "max-min"
     )
     slow_start: Window | None = optional(
-        "a flow's first window, doubled every round trip; left out: no slow start, or, "
-        'with transport = "tcp", ten segments after each pause'
+        "first window of a connection, doubled every round trip (TCP); left out: ten segments"
     )
     regions: TableOf | None = optional("CSV file of latencies and bandwidths from region to region")
     platform: PlatformOf | None = optional("SimGrid's XML file of hosts, links and routes")

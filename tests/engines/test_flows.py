@@ -220,8 +220,6 @@ def drawn_network(draw):
         kinds = [{"rate": "50 kbit/s"}, {"flows": 2}, {"flows": 1, "on": "1 s", "off": "1 s"}]
         made["background"] = [{"between": ["a", "c"], **draw.choice(kinds)}]
     if draw.random() < 0.2:
-        made["slow_start"] = "1 KiB"
-    if draw.random() < 0.2:
         made["outage"] = [{"between": ["b", "c"], "at": "5 s", "lasts": "3 s"}]
     return made
 
@@ -256,7 +254,7 @@ def test_longer_runs_end_and_account(first):
 @looped("name", ["ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd"])
 @looped("number", range(4))
 def test_competition_makes_no_run_faster(name, number):
-    network = drawn_network(random.Random(number)) | {"slow_start": "4 KiB"}
+    network = drawn_network(random.Random(number))
     links = [
         {key: link[key] for key in ("between", "latency", "bandwidth")} | {"sharing": "per-flow"}
         for link in network["link"]
@@ -347,18 +345,12 @@ def test_messages_that_arrive_together_share_the_servers_card():
         assert result.curve["time"][1:] == pytest.approx([there, again], rel=1e-9)
 
 
-def test_a_window_limits_a_flow_and_slow_start_grows_into_it():
-    """Round trips of 0.2 s: 1 kB windows carry 5 kB/s, so that 4 kB take 0.8 s.
-
-    From windows of 500 B: 2.5 kB/s for 0.2 s, 5 kB/s for 0.2 s and so on up to the window's pace.
-    """
+def test_a_window_limits_a_flow():
+    """Round trips of 0.2 s: 1 kB windows carry 5 kB/s, so that 4 kB take 0.8 s."""
     base = {"model": "flows", "latency": "100 ms", "bandwidth": "1 GB/s", "tcp_window": "1 kB"}
     one = {"workers": 1, "steps": 1}
     there = simulate(scenario({"name": "asgd"}, network=base, **one)).curve["time"][-1]
     assert there == pytest.approx(1 + 0.1 + 0.8)
-    slow = base | {"slow_start": "500 B"}
-    there = simulate(scenario({"name": "asgd"}, network=slow, **one)).curve["time"][-1]
-    assert there == pytest.approx(1 + 0.1 + 0.2 + (4000 - 500) / 5000)
 
 
 @looped("case", [{"name": "k-sync", "k": 2}, {"name": "ad-psgd"}])

@@ -12,8 +12,6 @@ class Path:
     latency: float
     limit: float
     weight: float
-    first: float
-    rtt: float
 
 
 @dataclass(eq=False)
@@ -25,8 +23,6 @@ class Flow:
     message: int = -1
     left: float = -1.0
     rate: float = 0.0
-    cap: float = inf
-    doubles: float = inf
 
     @property
     def flowing(self):
@@ -35,7 +31,7 @@ class Flow:
     def next_event(self, clock):
         if not self.flowing:
             return self.begins
-        return min(self.doubles, clock + self.left / self.rate if self.rate else inf)
+        return clock + self.left / self.rate if self.rate else inf
 
 
 class SlowFabric:
@@ -46,8 +42,8 @@ class SlowFabric:
         self.tickets = 0
         self.bytes, self.saturated = np.zeros(len(capacities)), np.zeros(len(capacities))
 
-    def path(self, lines, latency, *, limit=inf, weight=1.0, first=inf, rtt=0.0):
-        self.paths.append(Path(lines, latency, limit, weight, first, rtt))
+    def path(self, lines, latency, *, limit=inf, weight=1.0):
+        self.paths.append(Path(lines, latency, limit, weight))
         return len(self.paths) - 1
 
     def send(self, at, path, size, latency=None):
@@ -108,12 +104,7 @@ class SlowFabric:
         """Let happen what is due; return whether messages may have followed."""
         path = flow.path
         if not flow.flowing and flow.begins <= self.clock:
-            flow.left, flow.cap = flow.size, path.limit
-            if path.rtt > 0 and path.first < path.limit:
-                flow.cap, flow.doubles = path.first, self.clock + path.rtt
-        while flow.flowing and flow.doubles <= self.clock:
-            flow.cap = min(2 * flow.cap, path.limit)
-            flow.doubles = flow.doubles + path.rtt if flow.cap < path.limit else inf
+            flow.left = flow.size
         if not flow.flowing or flow.left > 1e-13 * flow.size:
             return False
         self.flows.remove(flow)
@@ -155,7 +146,10 @@ class SlowFabric:
             level = {line: max(0.0, left[line]) / weight for line, weight in load.items()}
             limits = {
                 flow: min(
-                    [flow.cap, *(self.capacity[k] for k in flow.path.lines if k in self.per_flow)]
+                    [
+                        flow.path.limit,
+                        *(self.capacity[k] for k in flow.path.lines if k in self.per_flow),
+                    ]
                 )
                 / flow.path.weight
                 for flow in still

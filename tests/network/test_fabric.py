@@ -133,7 +133,6 @@ def worlds(draw):
         optional={
             "limit": rates,
             "weight": st.floats(0.1, 10),
-            "slow": st.tuples(st.floats(0.1, 5), st.floats(0.1, 2)),
         },
     )
     paths = draw(st.lists(path, min_size=1, max_size=8))
@@ -153,9 +152,7 @@ def played(kind, world):
     fabric = kind(lines, background)
     numbers = []
     for path in paths:
-        options = dict(path)
-        first, rtt = options.pop("slow", (inf, 0.0))
-        numbers.append(fabric.path(**options, first=first, rtt=rtt))
+        numbers.append(fabric.path(**path))
     for at, path, size in sends:
         fabric.send(at, numbers[path], size)
     plan = collective.plan([numbers[way] for way in chosen[: len(collective.routes)]])

@@ -30,7 +30,6 @@ from .node import VirtualNode
 
 Team = list[int] | None
 """The workers whose contributions a collective takes, in rank order; None: all of them."""
-MANY_RESTARTS = 10  # of one collective, worth a note
 Crash = tuple[float, float, int]
 """A crash: when the worker goes down and is back (s), and its rank."""
 NO_CRASH: Crash = (inf, inf, 0)
@@ -255,7 +254,6 @@ class Participation:
         self._served = lru_cache(1)(self._serve)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = self.taken = self.means = self.drop_outs = 0
-        self._most_restarts = 0, ""  # of one collective, and its name
         self._downloads: dict[int, tuple[float, float]] = {}
         self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
@@ -323,8 +321,6 @@ class Participation:
         collective.restarts += 1
         name = f"{collective.kind} {collective.index}"
         at = self.presence.restart(team, begins, crashed)
-        if crashed[2] in team and collective.restarts > self._most_restarts[0]:
-            self._most_restarts = collective.restarts, name
         if at == inf:
             self._run.unfinished.append(
                 f"{name} waits for {self._run.name_of(crashed[2])}, "
@@ -378,17 +374,6 @@ class Participation:
 
     def _downs(self, ranks: Iterable[int], start: float, end: float) -> list[Down]:
         return [down for rank in ranks for down in self._run.calendars[rank].during(start, end)]
-
-    def notes(self) -> list[str]:
-        """Return a note on the collective that crashes restarted most often, if any."""
-        count, name = self._most_restarts
-        if count < MANY_RESTARTS or not self.presence.waits:
-            return []
-        return [
-            f"{name} had to wait for workers that were down, or begin again, {count} times: "
-            "all workers are rarely up together; write "
-            'recovery.policy = "shrink", or shorten the period so that less is lost'
-        ]
 
     def settle(self, collective: Collective, team: list[int]) -> None:
         """Leave out workers that are not in the team: their computing for it is lost."""

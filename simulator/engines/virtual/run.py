@@ -52,7 +52,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         spans=shown,
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
-            *(stalled or simulation.recovery.notes()),
+            *stalled,
             *collective_slowdown.notes(simulation),
         ],
         spans_truncated=stored is not None and stored.truncated,

@@ -12,8 +12,8 @@ from ...scenario.scenario import Scenario
 from .cluster import nics, regions
 from .refusal import Problem, broken
 
-TCP_KEYS = ("mtu", "sockets", "burst")
-FLOW_KEYS = ("fairness", "slow_start", "platform", "background", "outage")
+TCP_KEYS = ("mtu", "sockets", "burst", "slow_start")
+FLOW_KEYS = ("fairness", "platform", "background", "outage")
 LINK_KEYS = ("sharing", "profile", "outages")
 
 
@@ -138,10 +138,7 @@ def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Prob
 def _closed_form(scenario: Scenario) -> Iterator[Problem]:
     """Refuse the settings that only the flow model simulates."""
     network, keys = scenario.network, scenario.network.model_fields_set
-    tcp = network.transport == "tcp"
-    paths: list[KeyPath] = [
-        ("network", key) for key in FLOW_KEYS if key in keys and not (tcp and key == "slow_start")
-    ]
+    paths: list[KeyPath] = [("network", key) for key in FLOW_KEYS if key in keys]
     for index, link in enumerate(network.link):
         beyond = [key for key in LINK_KEYS if key in link.model_fields_set]
         paths += [("network", "link", index, key) for key in beyond]

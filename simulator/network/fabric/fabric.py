@@ -3,7 +3,7 @@
 *Flow-level* means that the unit is a transfer, not a packet: a transfer first pays the latency of
 its path and then flows over all its lines at once, like water through pipes, at a rate that changes
 only when some transfer begins or ends or a line's capacity changes. Packets, queues and losses do
-not exist; TCP is represented by its fairness, its window and its slow start. SimGrid models
+not exist; TCP is represented by its fairness and its window. SimGrid models
 networks in the same way, and was given the same transfers (docs/evidence/simgrid.md).
 
 A *line* is one direction of a link or network card; a *path* is a set of lines with a latency.
@@ -77,22 +77,19 @@ class Fabric:
         """Number of rates computed so far, a measure of the work done."""
         return int(self._tables.state["solved"][0])
 
-    def path(  # noqa: PLR0913
+    def path(
         self,
         lines: Sequence[int],
         latency: float,
         *,
         limit: float = inf,
         weight: float = 1.0,
-        first: float = inf,
-        rtt: float = 0.0,
         serial: bool = False,
     ) -> int:
         """Register a path over `lines`, each named once; return its number.
 
         A transfer's rate is at most `limit`, and in proportion to `weight` where a line is shared.
-        Slow start: at most `first` for the first `rtt` seconds of flowing, doubled in every further
-        `rtt`. On a `serial` path transfers flow one after another, as messages of one connection.
+        On a `serial` path transfers flow one after another, as messages of one connection.
         Raises ValueError for a line named twice.
         """
         if len(set(lines)) < len(lines):
@@ -100,7 +97,7 @@ class Fabric:
         number = self._tables.append("paths", 1)
         at = self._tables.append("path_lines", len(lines))
         self._tables.path_lines[at : at + len(lines)] = lines
-        row = latency, limit, weight, first, rtt, at, len(lines), -1, serial, -1, -1, -1, 0, 0
+        row = latency, limit, weight, at, len(lines), -1, serial, -1, -1, -1, 0, 0
         self._tables.paths[number] = row
         self._tables.state["longest"] = max(self._tables.state["longest"][0], len(lines))
         return number

@@ -38,21 +38,20 @@ on; `weight` and `open`: sum of the weights, and number, of its flows without a 
 computed. `touched[i]`: the i-th line touched."""
 
 FLOW = np.dtype(
-    [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level", "cap", "doubles")]
+    [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level")]
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
-    + [(name, _I) for name in ("flowing", "ends", "bound", "open", "stamp", "crew", "ended")]
+    + [(name, _I) for name in ("flowing", "bound", "open", "stamp", "crew", "ended")]
 )
 """A row for one transfer on one path, reused; `next`: the next free, or waiting, row of the path;
 `hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`; `rate`: as
-computed last, `level`: rate per weight, `bound`: the line that limits it, -1 for its `cap`, which
-grows next at `doubles`. `ends`: its next event is its end. `crew[i]`,
-`ended[i]`: the i-th flow concerned, the i-th ticket that ended."""
+computed last, `level`: rate per weight, `bound`: the line that limits it, -1 for its path's limit.
+`crew[i]`, `ended[i]`: the i-th flow concerned, the i-th ticket that ended."""
 
 HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
 """A flow on a line, in the line's list."""
 
 PATH = np.dtype(
-    [(name, _F) for name in ("latency", "limit", "weight", "first", "rtt")]
+    [(name, _F) for name in ("latency", "limit", "weight")]
     + [(name, _I) for name in ("line", "lines", "free", "serial", "busy", "head", "tail")]
     + [("start", _I), ("listed", _I)]
 )

@@ -156,15 +156,6 @@ def unlink(state, flows, lines, hops, number, carried):
 
 
 @njit
-def _cap(state, flow, path):
-    """Double a flow's cap as often as slow start has done so far; return the cap."""
-    while flow.doubles <= state.clock * (1 + INSTANT):
-        flow.cap = min(2 * flow.cap, path.limit)
-        flow.doubles = flow.doubles + path.rtt if flow.cap < path.limit else np.inf
-    return flow.cap
-
-
-@njit
 def _settle(state, flow, weight, lines, hops, levels, count, rate, bound):
     """Set a flow's rate; return the number of levels left."""
     flow.rate, flow.level, flow.open = rate, rate / weight, 0
@@ -196,7 +187,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
         number = flows[member].crew
         flow = flows[number]
         path = paths[flow.path]
-        cap = _cap(state, flow, path)
+        cap = path.limit
         bind(lines, flow, -1)
         flow.open = 1
         for place in range(flow.hop, flow.hop + flow.hops):
@@ -281,20 +272,17 @@ def _enlarge(state, flows, lines, hops):
 
 @njit
 def _schedule(state, flow, number, events):
-    """Schedule a flow's next event: its end, or the growth of its binding cap."""
+    """Schedule the end of a flow."""
     if flow.rate != flow.pace:
         flow.left = max(0.0, flow.left - flow.pace * (state.clock - flow.since))
         flow.pace, flow.since = flow.rate, state.clock
-    elif events[number].place >= 0 and flow.doubles == np.inf:
+    elif events[number].place >= 0:
         return
-    flow.ends = 1
     at = np.inf
     if flow.left == 0:
         at = state.clock
     elif flow.pace > 0:
         at = flow.since + flow.left / flow.pace
-    if flow.doubles < at and flow.rate >= flow.cap * (1 - TINY):
-        flow.ends, at = 0, flow.doubles
     if at < np.inf:
         state.events = move(events, state.events, number, at)
     else:

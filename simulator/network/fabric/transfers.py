@@ -75,9 +75,6 @@ def _begin(state, flows, lines, hops, paths, number):
     flow.flowing, flow.bound = 1, -1
     flow.left, flow.since = flow.size, state.clock
     flow.rate = flow.pace = 0.0
-    flow.cap, flow.doubles = path.limit, np.inf
-    if path.rtt > 0 and path.first < path.limit:
-        flow.cap, flow.doubles = path.first, state.clock + path.rtt
     link(state, flows, lines, hops, number)
 
 
@@ -195,10 +192,6 @@ def _advance(tables, until, order):  # noqa: PLR0912
         while state.events and events[0].at <= instant:
             number = events[0].item
             flow = flows[number]
-            if flow.flowing and not flow.ends:  # its cap grows
-                state.events = drop(events, state.events, number)
-                join(state, flows, number)
-                continue
             first, last = 0, 0
             if flow.run >= 0:
                 message = messages[runs[flow.run].message + flow.message]
