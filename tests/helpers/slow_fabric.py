@@ -102,7 +102,6 @@ class SlowFabric:
 
     def _event(self, flow, ended):
         """Let happen what is due; return whether messages may have followed."""
-        path = flow.path
         if not flow.flowing and flow.begins <= self.clock:
             flow.left = flow.size
         if not flow.flowing or flow.left > 1e-13 * flow.size:
