@@ -13,11 +13,6 @@ Invariants:
   the deadline; such a worker takes no further part.
 - Every second of a worker is waiting (for other workers), communication (for the network), or
   computation; computation is the rest, so only waits are added up.
-  - While all workers of a seed have one common time (`_at`) and have computed at most one segment
-    since (`_leg`), no array of clocks exists: `now` makes one on demand. Nearly every collective of
-    a run takes this short cut (`_stand_together`), which must give the same bits as `_stand`.
-  - `_version` changes whenever a clock does: if a collective's `moved` equals it, no worker went on
-    since the collective began, as `_stand_together` requires.
 - Random costs of a collective are drawn only for seeds in which it begins by the deadline, in the
   order of the collectives, because the reference engine draws so.
 
@@ -41,7 +36,7 @@ from ...network.closed_form import Traffic
 from ...results.run import Kind, Spans
 from ...scenario.scenario import Scenario
 from ..tolerances import deadline
-from .schedule import Leg, Schedule
+from .schedule import Schedule
 
 FAR = sys.float_info.max  # replaces NEVER in arithmetic
 FEW = 8  # workers whose clocks are compared one by one
@@ -54,24 +49,23 @@ class Timed:
     `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
     without `done`, `begins` is the pair of the previous piece (or seconds) and its work (s).
-    `moved`: the version of the clocks at which it began. `ahead`: the seconds by which each worker
+    `ahead`: the seconds by which each worker
     is done before `done`, (seeds, workers) or zero. `chained`: whether another collective follows
     from it, so that the program does not act on its result.
     """
 
-    __slots__ = ("ahead", "begins", "chained", "done", "kind", "moved", "result", "step")
+    __slots__ = ("ahead", "begins", "chained", "done", "kind", "result", "step")
 
     def __init__(self, kind: str | None, result: Any, step: int) -> None:
         self.kind, self.result, self.step = kind, result, step
         self.begins: Any = None
         self.done: Any = None
         self.ahead: Any = 0.0
-        self.moved: Any = None
         self.chained = False
 
 
 class Clocks(Schedule):
-    """The clocks of all workers and seeds, up to the last `flush`.
+    """The clocks of all workers and seeds, up to the last `flush`: `now`, (seeds, workers).
 
     `deadline`: seconds at which a run ends, with the tolerance for rounding: events up to it
     count. `limit`: the last step. `over`: all workers have reached the deadline.
@@ -93,17 +87,13 @@ class Clocks(Schedule):
         self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
         self.limit = scenario.run.steps or sys.maxsize
         self._end, self.deadline = end, deadline(scenario)
-        self._now = np.empty(0)
-        self._at: Array | None = np.zeros(self._seeds)
-        self._leg: Leg | None = None
-        self._version = 0
+        self.now = np.zeros((self._seeds, workers))
         self._free = np.zeros(self._seeds)  # time from which the links are free
         self._beside = scenario.cluster.beside_collectives
         self._pieces: Sequence[Timed] = ()  # of the gradient under way
         self._flights: deque[tuple[Array, Array]] = deque()  # begins, ends
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
-        self._stood = np.zeros((2, self._seeds))  # the part of both that all workers share
         # collectives begun in each seed, by kind and whole bytes of payload
         self._payloads: defaultdict[str, Counter[Any]] = defaultdict(Counter)
         self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
@@ -113,28 +103,12 @@ class Clocks(Schedule):
         self._last: list[tuple[Array, Array, Array]] = []  # the waits at the last step
         self._spans, self._since = spans, np.zeros(workers)
 
-    @property
-    def now(self) -> Array:
-        """All clocks, (seeds, workers)."""
-        if self._at is not None:
-            since = np.zeros((1, self._workers)) if self._leg is None else self._leg.each
-            self._now = self._at[:, None] + since
-            self._at = self._leg = None
-        return self._now
-
-    @now.setter
-    def now(self, clocks: Array) -> None:
-        self._now, self._at, self._leg = clocks, None, None
-        self._version += 1
-
     def latest(self) -> Array:
         """Return the clock of each seed's last worker, (seeds,)."""
-        if self._at is None:
-            if self._workers <= FEW:  # the same, faster along so short an axis
-                return reduce(np.maximum, self._now.T)
-            latest: Array = self._now.max(axis=1)
-            return latest
-        return self._at if self._leg is None else self._at + self._leg.slowest
+        if self._workers <= FEW:  # the same, faster along so short an axis
+            return reduce(np.maximum, self.now.T)
+        latest: Array = self.now.max(axis=1)
+        return latest
 
     def _fly(self, begins: Array, ends: Array) -> None:
         """Record a collective; collectives without a gap between them are one flight."""
@@ -151,17 +125,10 @@ class Clocks(Schedule):
         return ends
 
     def _compute(self, segment: int) -> None:
-        if self._flights:
-            self.now = self._ends(self.now, self._legs.each[segment])
-        elif self._at is not None and self._leg is None:
-            self._leg = Leg(*(column[segment] for column in self._legs))
-            self._version += 1
-        else:
-            self.now = self.now + self._legs.each[segment]
+        legs = self._legs[segment]
+        self.now = self._ends(self.now, legs) if self._flights else self.now + legs
 
     def _let_go(self) -> None:
-        if self._leg is not None:
-            self._leg = Leg(*(column.copy() for column in self._leg))
         if self.deadline < inf:
             self.over = bool((self.now.min(axis=1) > self.deadline).all())
 
@@ -192,7 +159,7 @@ class Clocks(Schedule):
         progress: tuple[list[int], int],
         segment: int,
     ) -> None:
-        duration, (done, total) = self._legs.each[segment], progress
+        duration, (done, total) = self._legs[segment], progress
         before: Any = self.now
         since, self._pieces = 0.0, pieces
         for far, piece in zip(done, pieces, strict=True):
@@ -228,8 +195,6 @@ class Clocks(Schedule):
         begins = handle.begins = np.maximum(ready, self._free)
         if joined is not None:
             handle.ahead = network.ahead(np.maximum(joined, self._free[:, None]))
-        else:
-            handle.moved = self._version
         begun: Any = True if self.deadline == inf else begins <= self.deadline
         kind = str(handle.kind)
         transmission, latency = self._cost(kind, payload, begun)
@@ -268,46 +233,15 @@ class Clocks(Schedule):
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Let every worker wait for a collective; `used`: count the result's staleness."""
-        if step < self.limit:
-            self._wait(handle, step)
-        else:
-            before = self.now
-            self._wait(handle, step)
+        before = self.now
+        self._stand(handle, step)
+        if step >= self.limit:
             self._last.append((before, handle.begins[:, None], self.now))
         if used:
             in_time: Any = self._workers
             if self.deadline < inf:
                 in_time = (self.now <= self.deadline).sum(axis=1)
             self.staleness[step - handle.step] += in_time
-
-    def _wait(self, handle: Timed, step: int) -> None:
-        if self.deadline == inf and handle.moved == self._version:
-            self._stand_together(handle, step)
-        else:
-            self._stand(handle, step)
-
-    def _first(self) -> Array:
-        if self._at is None:
-            first: Array = self._now[0]
-            return first
-        since = 0.0 if self._leg is None else self._leg.each[0]
-        return np.full(self._workers, self._at[0]) + since
-
-    def _stand_together(self, handle: Timed, step: int) -> None:
-        """Wait if no worker has gone on since the last one joined: the usual case, faster."""
-        begins, done = handle.begins, handle.done
-        if self._spans is not None:
-            now = self._first()
-            self._record(handle, now, np.full(self._workers, begins[0]), done[0], step)
-        if self._at is None:
-            self.waited += begins[:, None] - self._now
-        else:
-            self._stood[0] += begins - self._at
-            if self._leg is not None:
-                self.waited -= self._leg.each
-        self._stood[1] += done - begins
-        self._at, self._leg = done, None
-        self._version += 1
 
     def _stand(self, handle: Timed, step: int) -> None:
         """Wait until `done`: for other workers up to `begins`, then for the network."""
@@ -368,10 +302,8 @@ class Clocks(Schedule):
     def finish(self, ends: Array, step: int) -> None:
         """Cut times off at each seed's end, `ends` (seeds,), and count its bytes."""
         end = ends[:, None]
-        self.waited += self._stood[0][:, None]
-        self.communicated += self._stood[1][:, None]
         for before, begins, done in self._last:
-            until = np.where(done > self.deadline, self._end, done)  # as `_wait` has counted
+            until = np.where(done > self.deadline, self._end, done)  # as `_stand` has counted
             beyond = np.where(until > before, np.maximum(until - end, 0.0), 0.0)
             network = np.clip(until - np.maximum(begins, before), 0.0, beyond)
             self.communicated -= network

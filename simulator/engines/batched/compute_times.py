@@ -12,7 +12,6 @@ from ...distributions.distribution import Array, Distribution
 from ...distributions.parametric import Constant
 from ...distributions.random_streams import Purpose
 from ...scenario.scenario import Scenario
-from .schedule import Leg
 
 TILE = 64  # workers whose draws are held before they are written: they fit into a cache
 
@@ -28,10 +27,10 @@ class Draws:
         self._shape = len(seeds), scenario.cluster.workers
         self._out = np.empty((0, *self._shape))
 
-    def legs(self, lengths: Sequence[int]) -> Leg:
+    def legs(self, lengths: Sequence[int]) -> Array:
         """Draw the seconds of the next segments; `lengths`: steps of each, in order.
 
-        The next call overwrites the arrays returned.
+        The next call overwrites the array returned, (segments, seeds, workers).
         """
         seeds, workers = self._shape
         if len(self._out) < len(lengths):
@@ -48,7 +47,7 @@ class Draws:
                     else:
                         _add_up(stream.draw(total), groups, row)
                 totals[:, seed, first : first + len(tile)] = sums[: len(tile)].T
-        return Leg(totals, totals.max(axis=2))
+        return totals
 
 
 def _add_up(times: Array, groups: Sequence[tuple[int, int]], sums: Array) -> None:
@@ -72,13 +71,12 @@ class SumDraws:
         self._groups = [list(_by_law(scenario, seed)) for seed in seeds]
         self._out = np.empty((self._shape[0], 0, self._shape[1]))
 
-    def legs(self, lengths: Sequence[int]) -> Leg:
+    def legs(self, lengths: Sequence[int]) -> Array:
         """Draw the seconds of the next segments, as `Draws.legs` does."""
         seeds, workers = self._shape
         if self._out.shape[1] < len(lengths):
             self._out = np.empty((seeds, len(lengths), workers))
         totals = self._out[:, : len(lengths)].swapaxes(0, 1)
-        slowest = np.empty((len(lengths), seeds))
 
         for seed, groups in enumerate(self._groups):
             mine = totals[:, seed]
@@ -87,8 +85,7 @@ class SumDraws:
                 if group.extra:
                     sums += mine[:, group.ranks]
                 mine[:, group.ranks] = sums
-            slowest[:, seed] = mine.max(axis=1)
-        return Leg(totals, slowest)
+        return totals
 
 
 class _LawGroup:

@@ -20,7 +20,6 @@ import numpy as np
 
 from ...distributions.distribution import Array
 from .clocks import NEVER, Clocks, Timed
-from .schedule import Leg
 
 ENTRIES = 2**15  # parallel clocks, at most: they fit into a core's cache
 
@@ -55,10 +54,10 @@ class Repeats(Clocks):
                 most = min(4 * self._size, max(1, ENTRIES // self._workers))
                 self._number, self._used = self._noted - steps + 1, 0
                 self._size = min(most, self.limit - self._number)
-                times = self._times.legs([1] * self._size).each
+                times = self._times.legs([1] * self._size)
                 self._ready = [
                     self._aside(seed, times[:, seed]) if now < NEVER else None
-                    for seed, now in enumerate(self._now[:, 0].tolist())
+                    for seed, now in enumerate(self.now[:, 0].tolist())
                 ]
             until = min(self._used + steps, self._size)
             for seed, ready in enumerate(self._ready):
@@ -72,22 +71,19 @@ class Repeats(Clocks):
 
         `alone`: respect the deadline, and record the timeline if it is the first seed's.
         """
-        clone, steps, start = copy(self), len(times), self._now[seed, 0]
-        clone._seeds, clone._at, clone._leg = steps, np.full(steps, start), None
+        clone, steps, start = copy(self), len(times), self.now[seed, 0]
+        clone._seeds, clone.now = steps, np.full(times.shape, start)
         clone._free, clone._flights = np.full(steps, self._free[seed]), deque()
         clone.waited, clone.communicated = np.zeros((2, *times.shape))
-        clone._stood = np.zeros((2, steps))
         clone._payloads = defaultdict(Counter, {kind: Counter() for kind in self._payloads})
         clone.staleness = defaultdict(lambda: np.zeros(steps, int))
-        clone._legs, clone.limit = Leg(times[None], times.max(axis=1)[None]), sys.maxsize
+        clone._legs, clone.limit = times[None], sys.maxsize
         if not alone:
             clone.deadline = inf
         if seed or not alone:
             clone._spans = None
         for replay, arguments in self._recorded:
             getattr(clone, replay.__name__)(*arguments)
-        clone.waited += clone._stood[0][:, None]
-        clone.communicated += clone._stood[1][:, None]
         assert alone or (clone.now == clone.now[:, :1]).all()
         clone._took = clone.now[:, 0] - start
         return clone
@@ -98,22 +94,22 @@ class Repeats(Clocks):
         A step that the deadline cuts is replayed alone, as is one that the timeline has room for.
         Sums continue from their last values, so that they do not depend on interruptions.
         """
-        while first < until and (now := self._now[seed, 0]) < NEVER:
+        while first < until and (now := self.now[seed, 0]) < NEVER:
             traced = not seed and self._spans is not None and not self._spans.truncated
             lengths = ready._took[first : first + 1 if traced else until]
             ends = np.cumsum([now, *lengths.tolist()])[1:]
             count = int(np.searchsorted(ends, self.deadline, side="right"))
             if traced or not count:
                 self._later = self._number + first - self._of
-                source = self._aside(seed, ready._legs.each[0, first : first + 1], alone=True)
+                source = self._aside(seed, ready._legs[0, first : first + 1], alone=True)
                 self._since, self._later = source._since, 0
             if count:
                 source, rows, last = ready, slice(first, first + count), first + count - 1
-                self._now[seed] = ends[count - 1]
+                self.now[seed] = ends[count - 1]
                 self._free[seed] = ends[count - 1] - (ready.now[last, 0] - ready._free[last])
             else:
                 count, rows = 1, slice(1)
-                self._now[seed], self._free[seed] = source.now[0], source._free[0]
+                self.now[seed], self._free[seed] = source.now[0], source._free[0]
             first += count
             for sums, part in (
                 (self.waited, source.waited),

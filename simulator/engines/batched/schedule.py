@@ -17,7 +17,7 @@ and rates that tests/lab/bench/parts.py prints.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +26,6 @@ from ...distributions.distribution import Array
 LONGEST = 1024  # steps in one segment, at most
 SEGMENTS = 2**24  # in memory at once, of all workers of all seeds
 STEPS = 2**12, 2**16  # of one worker in memory at once: in the first block, at most
-
-
-class Leg(NamedTuple):
-    """Seconds of one segment: by worker (`each`: (seeds, workers)) and of the `slowest` (seeds,).
-
-    Several segments are a first axis of both arrays.
-    """
-
-    each: Array
-    slowest: Array
 
 
 class Schedule(ABC):
@@ -56,7 +46,7 @@ class Schedule(ABC):
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
-        self._legs = Leg(np.empty(0), np.empty(0))  # of the block's segments
+        self._legs: Array = np.empty(0)  # of the block's segments, (segments, seeds, workers)
 
     def record(self, step: int, replay: Callable[..., None], *arguments: Any) -> None:
         """Record an event after `step` steps of every worker: `replay(*arguments)`."""
@@ -94,4 +84,4 @@ class Schedule(ABC):
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Copy the arrays still needed before the next block overwrites them; set `over`."""
+        """Set `over`, before the next block overwrites the arrays."""

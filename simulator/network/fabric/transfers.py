@@ -71,7 +71,6 @@ def _message(tables, at, run, number):
 def _begin(state, flows, lines, hops, paths, number):
     """Let a transfer begin to flow after its latency."""
     flow = flows[number]
-    paths[flow.path]
     flow.flowing, flow.bound = 1, -1
     flow.left, flow.since = flow.size, state.clock
     flow.rate = flow.pace = 0.0
