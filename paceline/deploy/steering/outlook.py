@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -62,13 +60,9 @@ class Curve:
 def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
     """Simulate the loss over `steps` steps."""
     evaluated = {"steps": steps, "duration": None, "evaluate_every": max(1, steps // POINTS)}
-    cost, hops = mean_cost(scenario), max(1, scenario.cluster.workers - 1)
-    latency = Constant.model_validate({"value": f"{cost.latency / 2!r} s"})
-    # the loss by steps hardly depends on the network: take a star of the same cost
-    rate = 2 * hops * scenario.model.bytes / cost.transmission if cost.transmission else 1e15
-    network = Network(collective="star", latency=latency, bandwidth=f"{8 * rate!r} bit/s")  # type: ignore[arg-type]
     length = scenario.run.model_copy(update=evaluated)
-    world = scenario.model_copy(update={"run": length, "network": network})
+    free = Network.model_validate({"latency": "0 s"})  # the loss by steps depends on no network
+    world = scenario.model_copy(update={"run": length, "network": free})
     runs = run_seeds(world, algorithm, range(SEEDS))
     points = min(len(run.curve["loss"]) for run in runs)
     losses = np.mean([run.curve["loss"][:points] for run in runs], axis=0)
