@@ -6,16 +6,12 @@ that average every H steps and N parameters,
     a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30,
 
 which grows from nothing at H = 1 with ln H, and beyond H = 30, for M > 1, by k for each factor e.
-It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv
-2502.12996), and in H also to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
-give of their sweep of periods. The fit takes milliseconds, when first asked for.
+`tests/lab/evidence/diloco.py` has fitted it to the published tables; diloco_law.toml has the fit.
 
 Errors are arrays of `DRAWS` draws of a log ratio. Sources of errors are named, and a source has the
 same draws wherever it is named, so that what two algorithms share cancels between them.
 """
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,12 +26,7 @@ from ...results import intervals
 from .curve import DRAWS
 
 USUAL = 30  # period of most rows
-TABLE = Path(__file__).with_name("diloco_losses.csv")
-SWEEP = (150e6, 8, 50, 1000, math.log(1 + math.log(1.029) / math.log(15.02)))
-"""Parameters, replicas, two periods, and the log ratio of their losses: perplexity grows by 2.9 %,
-from about 15 (arXiv 2311.08105, section 3.1 and table 2)."""
-SWEEP_SD = 0.3  # relative: those runs had uneven data, and more tokens for each parameter
-ROUNDED = 0.005 / 3**0.5  # nats: standard deviation of a loss given to two digits
+LAW = Path(__file__).with_name("diloco_law.toml")
 PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
 LATE_SD = 0.003  # of those without rows of their own, and where averages are more than a step late
@@ -51,10 +42,6 @@ BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per param
 SLIGHT = math.log10(1.1)  # decades beyond that are none: with a period of 32 for 30, 0.03 % of loss
 UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published:
 SCALED = 10.0  # of the shape that own runs have there, whose scale, so many times as wide, they say
-COLUMNS = ("parameters", "replicas", "period", "group", "log_ratio", "rounding")
-START = (-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3)
-BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
-SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
 SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
 PAPERS = 0.007  # from the law's to others, where no own run speaks: 90 % are within 6.3 (Cauchy's
 # law) times the one that is known, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
@@ -78,7 +65,7 @@ class Law:
 
     def mean(self, parameters: float, replicas: float, period: float) -> float:
         """Return the expected log ratio."""
-        return float(_law(self.theta, parameters, replicas, period))
+        return float(law_of(self.theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
         """Return the sum of its terms' sizes, for two replicas or more: never zero."""
@@ -100,7 +87,7 @@ class Law:
         return errors
 
     def _slope(self, parameters: float, replicas: float, period: float) -> np.ndarray:
-        return _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
+        return slopes(lambda theta: law_of(theta, parameters, replicas, period), self.theta)
 
 
 @dataclass(frozen=True)
@@ -297,52 +284,12 @@ def _updated(
 @cache
 def published() -> Law:
     """Return the law of all published rows."""
-    return fit(rows())
+    table = untrusted.toml(untrusted.text(LAW), untrusted.DEEPEST)
+    return Law(np.array(table["theta"]), np.array(table["covariance"]), table["spread"])
 
 
-@cache
-def rows() -> np.ndarray:
-    """Read the published losses that come with the package, as rows of `COLUMNS`."""
-    lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
-    below = {(line["source"], line["parameters"]): (number, float(line["loss"]))
-             for number, line in enumerate(lines) if line["method"] == "data-parallel"}  # fmt: skip
-    table = []
-    for line in lines:
-        group, base = below[line["source"], line["parameters"]]
-        rounded = ROUNDED if len(line["loss"].partition(".")[2]) == 2 else 0.0
-        if line["method"] != "data-parallel":
-            numbers = [float(line[key]) for key in ("parameters", "replicas", "period")]
-            loss = float(line["loss"])
-            table.append([*numbers, group, math.log(loss / base), rounded / loss])
-    return np.array(table)
-
-
-def fit(given: np.ndarray) -> Law:
-    """Fit the law to rows by generalised least squares: equal sizes share a baseline."""
-    from scipy.optimize import least_squares  # noqa: PLC0415 - not needed by other objectives
-
-    *places, group, seen, rounding = given.T
-    alike = group[:, None] == group
-    rounded = np.diag(rounding**2) + alike * np.outer(rounding, rounding)
-    parameters, replicas, *periods, rise_stated = SWEEP
-    sweep = np.full(2, parameters), np.full(2, replicas), np.array(periods)
-    law, theta = Law(np.empty(0), np.empty(0), 5e-4), np.array(START)
-    for _ in range(3):
-        root = np.linalg.cholesky(law.spread**2 * (np.eye(len(seen)) + alike) + rounded)
-
-        def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
-            rise = np.diff(_law(theta, *sweep)) - rise_stated
-            whitened = np.linalg.solve(root, _law(theta, *places) - seen)
-            return np.append(whitened, rise / (SWEEP_SD * rise_stated))
-
-        theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
-        slopes = _slopes(wrong, theta)
-        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(seen) - len(theta), 1)
-        law = Law(theta, np.linalg.inv(slopes.T @ slopes), law.spread * math.sqrt(chi))
-    return law
-
-
-def _law(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
+def law_of(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
+    """Return the expected log ratios by the numbers of a law."""
     a, d, log_b, c, g, k = theta
     size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
     usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
@@ -351,7 +298,7 @@ def _law(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.n
     return ratio
 
 
-def _slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:
+def slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:
     """Return the derivatives of a function's values by each number, by central differences."""
     ends = [(function(theta + e), function(theta - e)) for e in 1e-5 * np.eye(len(theta))]
     return np.stack([(above - below) / 2e-5 for above, below in ends], axis=-1)
