@@ -9,7 +9,7 @@ blocks of any size gives the same numbers: `sample(rng, a)` then `sample(rng, b)
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,10 @@ class Distribution(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_require_dist)
 
+    _bends: ClassVar[tuple[str, ...]] = ()  # parameters at which the CDF jumps or bends
+    _least: ClassVar[str] = ""  # the parameter that is the least time, if there is one
+    _widest: ClassVar[str] = ""  # the parameter that sets how far times spread beyond it
+
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return self.from_uniform(rng.random(n))
 
@@ -43,9 +47,6 @@ class Distribution(BaseModel, ABC):
 
     @abstractmethod
     def _quantile(self, q: Array) -> Array: ...
-
-    def _knots(self) -> tuple[float, ...]:
-        return ()
 
     def sample(self, rng: np.random.Generator, n: int) -> Array:
         """Draw `n` times (seconds), shape (n,)."""
@@ -69,7 +70,7 @@ class Distribution(BaseModel, ABC):
     @property
     def knots(self) -> tuple[float, ...]:
         """Times (seconds), besides zero, at which the CDF jumps or bends."""
-        return self._knots()
+        return tuple(getattr(self, key) for key in self._bends)
 
     def sf(self, t: ArrayLike) -> Array:
         """Return P(more than `t` seconds), accurate far in the tail; shape of `t`."""
@@ -104,9 +105,6 @@ class Distribution(BaseModel, ABC):
 
         The law is None if the sum is not random.
         """
-        return self._closed_sum(n)
-
-    def _closed_sum(self, n: int) -> tuple[float, "Distribution | None"] | None:
         return None
 
     @classmethod
@@ -121,13 +119,12 @@ class Distribution(BaseModel, ABC):
     def spread(self, by: float) -> dict[str, float]:
         """Return the parameters (SI) that change if the times spread `by` times as widely.
 
-        A law with a least time keeps it; any other keeps its mean. Empty if no parameter sets the
-        spread (constants, samples).
+        A law with a least time keeps it. Empty if no parameter sets the spread.
         """
-        return self._spread(by)
-
-    def _spread(self, by: float) -> dict[str, float]:
-        return {}
+        if not self._widest:
+            return {}
+        least = getattr(self, self._least) if self._least else 0.0
+        return {self._widest: least + (getattr(self, self._widest) - least) * by}
 
     def from_uniform(self, u: Array) -> Array:
         """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""

@@ -51,7 +51,9 @@ class Samples(Distribution):
         times: Array = self._times[np.maximum(rank.astype(int), 1) - 1]
         return times
 
-    def _knots(self) -> tuple[float, ...]:
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """Times (seconds), besides zero, at which the CDF jumps or bends."""
         return tuple(np.unique(self._times).tolist())
 
 

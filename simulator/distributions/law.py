@@ -141,7 +141,9 @@ class Mixture(Distribution):
         parts = [part.law.quantile(q) for part in self.components]
         return invert(self.cdf, q, np.minimum.reduce(parts), np.maximum.reduce(parts))
 
-    def _knots(self) -> tuple[float, ...]:
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """Times (seconds), besides zero, at which the CDF jumps or bends."""
         return tuple(sorted({knot for part in self.components for knot in part.law.knots}))
 
     def scaled(self, by: float) -> Self:

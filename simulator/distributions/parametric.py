@@ -1,7 +1,7 @@
 """Parametric families of random times (seconds), in closed form."""
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +37,7 @@ def _special(function: str, *values: ArrayLike) -> Array:
 class Constant(Distribution):
     """Always the same time."""
 
+    _bends: ClassVar = ("value",)
     dist: Literal["constant"] = "constant"
     value: Seconds = Field(description="every one of the times")
 
@@ -52,16 +53,15 @@ class Constant(Distribution):
     def _quantile(self, q: Array) -> Array:
         return np.full(q.shape, self.value)
 
-    def _knots(self) -> tuple[float, ...]:
-        return (self.value,)
-
-    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+    def closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+        """Return the sum of `n` independent times."""
         return n * self.value, None
 
 
 class Exponential(Distribution):
     """Memoryless: often far below the mean, sometimes a few times above."""
 
+    _widest: ClassVar = "mean"
     dist: Literal["exponential"] = "exponential"
     mean: Duration = Field(description="expected time")
 
@@ -78,16 +78,17 @@ class Exponential(Distribution):
         with np.errstate(divide="ignore"):
             return -self.mean * np.log1p(-q)
 
-    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+    def closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+        """Return the sum of `n` independent times."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=float(n))
-
-    def _spread(self, by: float) -> dict[str, float]:
-        return {"mean": self.mean * by}
 
 
 class ShiftedExponential(Distribution):
     """A fixed time plus an exponential one; `mean` is the mean of their sum."""
 
+    _bends: ClassVar = ("shift",)
+    _least: ClassVar = "shift"
+    _widest: ClassVar = "mean"
     dist: Literal["shifted-exponential"] = "shifted-exponential"
     shift: Seconds = Field(description="least time")
     mean: Duration = Field(description="expected time, the shift included")
@@ -117,19 +118,17 @@ class ShiftedExponential(Distribution):
     def _quantile(self, q: Array) -> Array:
         return self.shift + self._random_part.quantile(q)
 
-    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
-        return n * self.shift, self._random_part._closed_sum(n)[1]
-
-    def _knots(self) -> tuple[float, ...]:
-        return (self.shift,)
-
-    def _spread(self, by: float) -> dict[str, float]:
-        return {"mean": self.shift + (self.mean - self.shift) * by}
+    def closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+        """Return the sum of `n` independent times."""
+        return n * self.shift, self._random_part.closed_sum(n)[1]
 
 
 class Uniform(Distribution):
     """Any time between two bounds, all equally likely."""
 
+    _bends: ClassVar = ("low", "high")
+    _least: ClassVar = "low"
+    _widest: ClassVar = "high"
     dist: Literal["uniform"] = "uniform"
     low: Seconds = Field(description="least time")
     high: Duration = Field(description="longest time")
@@ -152,12 +151,6 @@ class Uniform(Distribution):
     def _quantile(self, q: Array) -> Array:
         return self.low + (self.high - self.low) * q
 
-    def _knots(self) -> tuple[float, ...]:
-        return (self.low, self.high)
-
-    def _spread(self, by: float) -> dict[str, float]:
-        return {"high": self.low + (self.high - self.low) * by}
-
 
 class Normal(Distribution):
     """A normal variable made non-negative: its absolute value (fold) or no less than 0 (clip).
@@ -165,6 +158,7 @@ class Normal(Distribution):
     `mean` and `sd` are those of the underlying normal variable.
     """
 
+    _widest: ClassVar = "sd"
     dist: Literal["normal"] = "normal"
     mean: Seconds = Field(description="of the normal variable")
     sd: Duration = Field(description="its standard deviation")
@@ -204,13 +198,11 @@ class Normal(Distribution):
             return low
         return invert(self.cdf, q, low, self.mean + self.sd * _special("ndtri", 0.5 + 0.5 * q))
 
-    def _spread(self, by: float) -> dict[str, float]:
-        return {"sd": self.sd * by}
-
 
 class LogNormal(Distribution):
     """A time whose logarithm is normal: a heavy tail. `mean` and `sd` are of the time itself."""
 
+    _widest: ClassVar = "sd"
     dist: Literal["lognormal"] = "lognormal"
     mean: Duration = Field(description="expected time")
     sd: Duration = Field(description="standard deviation of the time itself")
@@ -246,9 +238,6 @@ class LogNormal(Distribution):
         mean, sd = self._log
         return np.exp(mean + sd * _special("ndtri", q))
 
-    def _spread(self, by: float) -> dict[str, float]:
-        return {"sd": self.sd * by}
-
 
 class Gamma(Distribution):
     """The sum of `shape` exponential stages (any positive number of them)."""
@@ -271,16 +260,19 @@ class Gamma(Distribution):
     def _quantile(self, q: Array) -> Array:
         return _special("gammaincinv", self.shape, q) * (self.mean / self.shape)
 
-    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+    def closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+        """Return the sum of `n` independent times."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
 
-    def _spread(self, by: float) -> dict[str, float]:
+    def spread(self, by: float) -> dict[str, float]:
+        """Return the parameters that change if the times spread `by` times as widely."""
         return {"shape": self.shape / by**2}
 
 
 class Weibull(Distribution):
     """A power of an exponential time: heavy-tailed for a shape below one."""
 
+    _widest: ClassVar = "scale"
     dist: Literal["weibull"] = "weibull"
     scale: Duration = Field(description="63 % of the times are below")
     shape: TailIndex = Field(description="below 1 a heavy tail; 1 is exponential")
@@ -298,15 +290,13 @@ class Weibull(Distribution):
         with np.errstate(divide="ignore"):
             return self.scale * (-np.log1p(-q)) ** (1 / self.shape)
 
-    def _spread(self, by: float) -> dict[str, float]:
-        return {"scale": self.scale * by}
-
 
 class Pareto(Distribution):
     """A power-law tail, P(more than t) = (minimum/t)^alpha: no variance for alpha <= 2, no
     expectation for alpha <= 1.
     """
 
+    _bends: ClassVar = ("minimum",)
     dist: Literal["pareto"] = "pareto"
     minimum: Duration = Field(description="least time")
     alpha: TailIndex = Field(description="tail index; the smaller, the heavier")
@@ -325,8 +315,6 @@ class Pareto(Distribution):
         with np.errstate(divide="ignore"):
             return self.minimum * (1.0 - q) ** (-1 / self.alpha)
 
-    def _knots(self) -> tuple[float, ...]:
-        return (self.minimum,)
-
-    def _spread(self, by: float) -> dict[str, float]:
+    def spread(self, by: float) -> dict[str, float]:
+        """Return the parameters that change if the times spread `by` times as widely."""
         return {"alpha": 1 + (self.alpha - 1) / by} if self.alpha > 1 else {}
