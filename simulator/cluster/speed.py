@@ -5,8 +5,7 @@ time: a burst stretches the steps, or parts of steps, that it overlaps.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from math import inf, prod
 from operator import add
@@ -21,24 +20,19 @@ from ..scenario.scenario import Scenario
 from ..scenario.team import Worker
 from . import workers
 
-KEPT = 256  # segments stored before the last start, for starts slightly out of order
-
 
 class Speed:
     """The speed of one worker over time, made on demand.
 
-    `segments()` yields (start in seconds, speed from then on), from time 0 on. The last speed
-    stays; if it is zero, work never ends.
+    `segments`: (start in seconds, speed from then on), from time 0 on. The last speed stays; if it
+    is zero, work never ends.
     """
 
-    def __init__(self, segments: Callable[[], Iterator[Segment]]) -> None:
-        self._segments = segments
-        self._begin()
-
-    def _begin(self) -> None:
-        self._coming = self._segments()
-        start, speed = next(self._coming)
-        self._starts, self._speeds = [start], [speed]
+    def __init__(self, segments: Iterator[Segment]) -> None:
+        self._coming = segments
+        self._starts: list[float] = []
+        self._speeds: list[float] = []
+        self._extend()
 
     def after(self, start: float, work: float) -> float:
         """Return when work from `start` (s) on ends that takes `work` s at full speed."""
@@ -60,17 +54,10 @@ class Speed:
             place += 1
 
     def _place(self, time: float) -> int:
-        """Return the index, among the stored segments, of the one that holds `time` (s)."""
-        if time < self._starts[0]:
-            self._begin()
+        """Return the index of the segment that holds `time` (s)."""
         while self._starts[-1] <= time:
             self._extend()
-        place = bisect_right(self._starts, time) - 1
-        if place > 2 * KEPT:
-            gone = place - KEPT
-            del self._starts[:gone], self._speeds[:gone]
-            place -= gone
-        return place
+        return bisect_right(self._starts, time) - 1
 
     def _extend(self) -> None:
         start, speed = next(self._coming, (inf, 0.0))
@@ -84,7 +71,7 @@ def speeds(scenario: Scenario, seed: int) -> list[Speed | None]:
     Keyed by (seed, worker): the same under every algorithm.
     """
     return [
-        Speed(partial(_segments, worker, seed, rank)) if worker.varies else None
+        Speed(_segments(worker, seed, rank)) if worker.varies else None
         for rank, worker in enumerate(scenario.team.workers)
     ]
 

@@ -56,27 +56,20 @@ def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
     counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
     shared = "extra_share" in cluster.model_fields_set
     delays = any(table.extra is not None for _, table in nodes(scenario))
-    yield from broken(
-        (cluster.extra is not None and not shared, "cluster.extra", "extra-of-nobody"),
-        (shared and not delays, "cluster.extra_share", "share-of-no-delay"),
-    )
-    for index, group in enumerate(cluster.group):
-        where, share = ("cluster", "group", index), group.extra_share
-        alone = group.extra is not None and share is None and not shared
-        vain = share is not None and group.extra is None and cluster.extra is None
-        nobody = share is not None and not counts.get(group.name, 0)
+    for where, table in nodes(scenario):
+        whole = isinstance(table, Cluster)
+        share, count = shared if whole else table.extra_share is not None, table.workers
+        of_group = "" if whole else "group-"
+        alone = table.extra is not None and not share and not shared
+        vain = share and not (delays if whole else table.extra or cluster.extra)
+        reached = any(counts.values()) if isinstance(table, Cluster) else counts.get(table.name)
         yield from broken(
-            (alone, (*where, "extra"), "group-extra-of-nobody"),
-            (vain, (*where, "extra_share"), "group-share-of-no-delay"),
-            (nobody, (*where, "extra_share"), "share-of-no-worker"),
-            workers=group.workers,
-            least=0.5 / max(group.workers, 1),
+            (alone, (*where, "extra"), f"{of_group}extra-of-nobody"),
+            (vain, (*where, "extra_share"), f"{of_group}share-of-no-delay"),
+            (share and not reached, (*where, "extra_share"), "share-of-no-worker"),
+            workers=count,
+            least=0.5 / max(count, 1),
         )
-    yield from broken(
-        (shared and not any(counts.values()), "cluster.extra_share", "share-of-no-worker"),
-        workers=cluster.workers,
-        least=0.5 / cluster.workers,
-    )
 
 
 def device_problems(scenario: Scenario) -> Iterator[Problem]:
