@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         old = page.read_text("utf-8")
         new = filled(old, "parameters", parameters(catalogue()[name]))
         if not options.check:
-            new = filled(new, "results", simulated(name, figures(new, name)))
+            new = filled(new, "results", simulated(name, new))
             page.write_text(new, "utf-8")
         elif new != old:
             stale = 1
@@ -120,19 +120,13 @@ def meaning(program: Program, key: str) -> str:
     return f"{field.description}: {listed}" if choices else field.description or ""
 
 
-def figures(page: str, name: str) -> dict[str, str]:
-    """Return the figures of a page: file of the run directory -> file beside the page."""
-    shown = re.findall(rf"\(({re.escape(name)}(?:-(\w+))?\.png)\)", page)
-    return {f"{kind or 'figure'}.png": file for file, kind in shown}
-
-
-def simulated(name: str, wanted: dict[str, str]) -> str:
-    """Simulate a page's scenario, copy the wanted figures, and return its table of results."""
+def simulated(name: str, page: str) -> str:
+    """Simulate a page's scenario, copy the figures that it shows; return its table of results."""
     say(f"{name} ...")
     directory = DOCS.parent / "runs" / name
     result = paceline.simulate(f"programs/{name}", out=directory)
-    for source, file in wanted.items():
-        (PAGES / file).write_bytes((directory / source).read_bytes())
+    for file, kind in re.findall(rf"\(({re.escape(name)}(?:-(\w+))?\.png)\)", page):
+        (PAGES / file).write_bytes((directory / f"{kind or 'figure'}.png").read_bytes())
     summary = terminal.summary(result)
     header = [" ".join(str(column.header).split()).replace("/ ", "/") for column in summary.columns]
     cells = ([str(cell).replace("\n", " ") for cell in column.cells] for column in summary.columns)

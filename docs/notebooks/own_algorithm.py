@@ -50,24 +50,3 @@ result
 # %%
 tuned = paceline.tune(scenario, seeds=2, programs=mine)
 tuned
-
-# %% [markdown]
-# An `await` that is forgotten is said before anything runs.
-
-
-# %%
-async def forgetful(me, *, lr: float):
-    """Forget to await the mean."""
-    x = me.start
-    while True:
-        x = x - lr * await me.gradient(x)
-        me.mean(x)
-        me.mark(x)
-
-
-try:
-    paceline.simulate("quickstart", programs={"forgetful": forgetful})
-except paceline.InputError as error:
-    print(error)
-else:
-    raise AssertionError("it was not said")

@@ -174,9 +174,9 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.py
 def test_the_page_names_every_notebook():
     page = (NOTEBOOKS[0].parent / "README.md").read_text("utf-8")
     assert re.findall(r"\]\(([\w/]+\.py)\)", page) == [
-        "tutorial.py", "own_algorithm.py", "own_objective.py", "calibration.py",
+        "tutorial.py", "own_algorithm.py", "calibration.py",
     ]  # fmt: skip
-    assert len(NOTEBOOKS) == 4
+    assert len(NOTEBOOKS) == 3
 
 
 def test_notebooks_are_in_percent_format():
