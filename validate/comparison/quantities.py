@@ -51,7 +51,11 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
             row["within_noise"] = _fluctuates(row, runs[0][0], runs[1][0])
         if quantity == TARGET or row["predicted"] is not None or row["measured"] is not None:
             table.append(row)
-    return [*table, *_shares(label, *pair)]
+    one, other = (side["breakdown"] for side in pair)
+    shares = [kind for kind in TIMES if kind in one or kind in other]
+    return table + [
+        _plain(label, f"{kind}_share", one.get(kind), other.get(kind)) for kind in shares
+    ]
 
 
 def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable[[Run], float]]:
@@ -107,7 +111,7 @@ def _plain(label: str, quantity: str, predicted: float | None, measured: float |
         "quantity": quantity,
         "predicted": predicted,
         "measured": measured,
-        "error": difference(predicted, measured),
+        "error": None if predicted is None or measured is None else predicted - measured,
         "error_is": "difference",
         "predicted_interval": None,
         "measured_interval": None,
@@ -116,23 +120,9 @@ def _plain(label: str, quantity: str, predicted: float | None, measured: float |
     }
 
 
-def _shares(label: str, predicted: Row, measured: Row) -> list[Row]:
-    one, other = predicted["breakdown"], measured["breakdown"]
-    return [
-        _plain(label, f"{kind}_share", one.get(kind), other.get(kind))
-        for kind in TIMES
-        if kind in one or kind in other
-    ]
-
-
 def relative(predicted: float | None, measured: float | None) -> float | None:
     """Return predicted / measured - 1; None if either is missing or measured is 0."""
     return None if predicted is None or not measured else predicted / measured - 1
-
-
-def difference(predicted: float | None, measured: float | None) -> float | None:
-    """Return predicted - measured; None if either is missing."""
-    return None if predicted is None or measured is None else predicted - measured
 
 
 def within_noise(
@@ -202,7 +192,10 @@ def excess(nominal: float | None, row: Row) -> Row:
     """
     profiled = nominal is not None
     nominal = row["predicted"] if nominal is None else nominal
-    measured, predicted = (difference(row[name], nominal) for name in ("measured", "predicted"))
+    measured, predicted = (
+        None if None in (row[side], nominal) else row[side] - nominal
+        for side in ("measured", "predicted")
+    )
     return {
         "nominal": nominal,
         "measured": measured,
@@ -230,15 +223,6 @@ def expected(row: Row, intervals: Row | None) -> Row:
         "interval90": [low, high],
         "covered": None if measured is None else low <= measured <= high,
     }
-
-
-def medians(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the median absolute error of each quantity."""
-    errors: dict[str, list[float]] = {row["quantity"]: [] for row in rows}
-    for row in rows:
-        if row["error"] is not None:
-            errors[row["quantity"]].append(abs(row["error"]))
-    return {quantity: median(error) for quantity, error in errors.items()}
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -124,19 +124,24 @@ class ComparisonStatistics:
     @cached_property
     def medians(self) -> dict[str, float | None]:
         """Return the median absolute error of each quantity and of the excess."""
-        errors = quantities.medians([row for row in self.rows if row["counted"]])
-        beyond = [self.excess[label]["error"] for label in self.of(PACE)]
-        return {**errors, "excess": quantities.median([abs(e) for e in beyond if e is not None])}
-
-    def over(self, least: int) -> str:
-        """Return the ranking quantity: time to target if `least` algorithms have it."""
-        reached = sum(map(quantities.complete, self.of(TARGET).values()))
-        return TARGET if reached >= least else PACE
+        counted = [row for row in self.rows if row["counted"]]
+        errors = {row["quantity"]: list[float | None]() for row in counted}
+        for row in counted:
+            errors[row["quantity"]].append(row["error"])
+        errors["excess"] = [self.excess[label]["error"] for label in self.of(PACE)]
+        return {
+            quantity: quantities.median([abs(error) for error in values if error is not None])
+            for quantity, values in errors.items()
+        }
 
     @property
     def kendall_over(self) -> str:
-        """Return the quantity by which algorithms are ranked."""
-        return self.over(RANKED)
+        """Return the quantity by which algorithms are ranked: time to target if three have it."""
+        return self._over(RANKED)
+
+    def _over(self, least: int) -> str:
+        reached = sum(map(quantities.complete, self.of(TARGET).values()))
+        return TARGET if reached >= least else PACE
 
     @cached_property
     def kendall_tau(self) -> float | None:
@@ -146,19 +151,14 @@ class ComparisonStatistics:
     @cached_property
     def regret(self) -> Row | None:
         """Return the cost of picking the predicted best."""
-        over, rows = self.over(2), self.predicted.rows
+        over, rows = self._over(2), self.predicted.rows
         cost = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
         return cost and {"over": over, **cost}
 
     @cached_property
     def notes(self) -> list[str]:
         """Return sentences on what was left out and why."""
-        files = []
-        if "gpu" in (about := self.measured.summary.get("machine") or {}):
-            files.append(f"{self.basis} on: {machine.describe(about)}")
-        if self.basis != "measured":
-            files.append(f"{self.measured.path}: a simulation, given as measured (--as-measured)")
-        return [*files, *_notes(self)]
+        return [*_notes(self)]
 
     @cached_property
     def sentence(self) -> str:
@@ -240,6 +240,10 @@ def _ranks(result: ComparisonStatistics) -> Iterator[str]:
 
 def _notes(result: ComparisonStatistics) -> Iterator[str]:
     predicted, measured = result.predicted, result.measured
+    if "gpu" in (about := measured.summary.get("machine") or {}):
+        yield f"{result.basis} on: {machine.describe(about)}"
+    if result.basis != "measured":
+        yield f"{measured.path}: a simulation, given as measured (--as-measured)"
     for name, one, other in (
         ("predicted", predicted, measured),
         (result.basis, measured, predicted),
