@@ -434,9 +434,6 @@ def _validate(
         help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
     ),
     matrix: bool = _flag("--matrix", "Check predictions of many algorithms under many conditions."),
-    plan: bool = _flag(
-        "--plan", "Only say what --matrix would measure, and how long it would take."
-    ),
     only: str | None = _option("NAME,...", "Run only these conditions of the matrix."),
     report: Path = _option(
         "DIR",
@@ -456,9 +453,7 @@ def _validate(
     With --matrix, runs go to --out (default: runs/matrix) and the page to --report.
     """
     if matrix:
-        return _matrix(scenario, only, report, device, given["out"] or Path("runs/matrix"), plan)
-    if plan:
-        raise InputError("validate --plan: of the matrix alone; add --matrix")
+        return _matrix(scenario, only, report, device, given["out"] or Path("runs/matrix"))
     if scenario is None:
         raise InputError("validate: which SCENARIO? or write --matrix")
     from paceline.simulator.reports import terminal
@@ -478,16 +473,13 @@ def _validate(
 
 
 def _matrix(
-    scenario: str | None, only: str | None, report: Path, device: str, out: Path, plan: bool
+    scenario: str | None, only: str | None, report: Path, device: str, out: Path
 ) -> Answer:
-    """Run the validation matrix, or say what it would run, and print which of its aims were met."""
+    """Run the validation matrix, and print which of its aims were met."""
     if scenario is not None:
         raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
     names = None if only is None else [name.strip() for name in only.split(",")]
     module = _torch("paceline.validate.matrix.matrix")
-    if plan:
-        names, sentence = module.plan(names, device)
-        return lambda: {"conditions": names, "sentence": sentence}, lambda: [sentence], ()
     with _resumable(out), _progress("training", "real runs, left") as progress:
         result = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note
@@ -779,9 +771,9 @@ def _compare(
 ) -> Answer:
     """Compare a predicted run directory with a measured one, or with a log.
 
-    Prints the errors of each algorithm, what the real system adds, and what explains the
-    difference. Errors in brackets are within the noise of seeds. Of a log, says whether its pace
-    is inside the predicted interval.
+    Prints the errors of each algorithm, what explains them, and what the real system adds. Errors
+    in brackets are within the noise of seeds; --json has all quantities. Of a log, says whether its
+    pace is inside the predicted interval.
     """
     if measured.is_file():
         columns = dict(text.partition("=")[::2] for text in column)
@@ -799,11 +791,11 @@ def _compare(
 
 
 def _compared(result: Any) -> list[Any]:
-    """Return the parts to print: tables, what explains the differences, overall agreement."""
+    """Return the parts to print: a table, what explains the differences, overall agreement."""
     from paceline.validate.comparison.terminal import comparison
 
     sentences = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
-    return [*comparison(result), *sentences, result.sentence]
+    return [comparison(result), *sentences, result.sentence]
 
 
 @_command("emit")

@@ -15,7 +15,8 @@ from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import left_out, page
+from paceline.validate.matrix import cells as left_out
+from paceline.validate.matrix import page
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = Path("docs/evidence/validation/amd-epyc-2-cores.json")

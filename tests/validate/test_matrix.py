@@ -15,9 +15,7 @@ from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.matrix import cells as statistics
 from paceline.validate.matrix import conditions
 from paceline.validate.matrix import matrix as measuring
-from paceline.validate.matrix.cells import regret
 from paceline.validate.matrix.conditions import CONDITIONS
-from paceline.validate.matrix.matrix import _cost, plan
 from paceline.validate.matrix.page import Matrix, write
 
 MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
@@ -78,34 +76,31 @@ def test_intervals_that_always_hold_are_too_wide():
     assert aim(inside, "90 % intervals cover time")["met"]
 
 
-def programs(**times):
-    """Make cells by their independent (predicted, low, high, measured) times to target."""
-    return [
-        cell(name, apart={"predicted": predicted, "interval90": [low, high], "measured": measured})
-        for name, (predicted, low, high, measured) in times.items()
-    ]
-
-
 @pytest.mark.parametrize(("counts", "times"), [(False, 2), (True, 1)])
 def test_a_disturbed_condition_is_measured_once_more(counts, times, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(measuring, "validate", lambda *_, **__: made.append(1))
-    monkeypatch.setattr(measuring, "_is_measured", lambda *_: bool(made))
-    monkeypatch.setattr(measuring, "_is_evidence", lambda _: counts)
+    monkeypatch.setattr(measuring, "_counts", lambda *_: bool(made) and counts)
     work = measuring._Work(tmp_path, "cpu", None, made.count)
     work._measure(CONDITIONS[0].scenario(), tmp_path, 0)
     assert len(made) == times
 
 
-def test_regret_is_measured():
-    cost = regret(programs(a=(10, 9, 11, 12.0), b=(11, 10.5, 12, 11.0), c=(20, 19, 21, 10.0)))
-    assert (cost["picked"], cost["best"]) == ("a", "c")
-    assert cost["value"] == pytest.approx(0.2)
-    right = regret(programs(a=(10, 9, 11, 10.0), b=(11, 10.5, 12, 11.0)))
-    assert right["value"] == 0.0
-    assert regret(programs(a=(10, 9, 11, 10.0))) is None
-    never = regret(programs(a=(10, 9, 11, None), b=(12, 11, 13, 12.0)))
-    assert never["value"] is None
+def test_regret_is_that_of_picking_by_independent_draws():
+    def cost(**times):
+        """Return the regret of cells by their independent (predicted, measured) times."""
+        cells = [
+            cell(name, apart={"predicted": predicted, "measured": measured})
+            for name, (predicted, measured) in times.items()
+        ]
+        return statistics.conditions(cells)[0]["regret"]
+
+    actual = cost(a=(10, 12.0), b=(11, 11.0), c=(20, 10.0))
+    assert (actual["picked"], actual["best"]) == ("a", "c")
+    assert actual["value"] == pytest.approx(0.2)
+    assert cost(a=(10, 10.0), b=(11, 11.0))["value"] == 0.0
+    assert cost(a=(10, 10.0)) is None
+    assert cost(a=(10, None), b=(12, 12.0))["value"] is None
 
 
 def test_the_page_says_all_of_it(tmp_path):
@@ -160,15 +155,9 @@ def test_what_cannot_be_asked_for(capsys):
     assert run(["validate", "--matrix", "--only", "burst"]) == 2
 
 
-def test_a_plan_says_how_long_it_takes(capsys):
-    """Real runs, probes, and half as long to predict."""
-    planned, output = plan(["kernel", "exponential"], "cpu")
-    assert planned == ["exponential", "kernel"]
-    chosen = [condition for condition in CONDITIONS if condition.name in planned]
-    runs, minutes = _cost(chosen)
-    assert f" {runs} real runs take at most {minutes:.0f} min" in output
-    assert output.endswith(f"{1.5 * minutes:.0f} min in all.")
-    options = ["--only", "kernel,exponential", "--device", "cpu"]
-    assert run(["validate", "--matrix", "--plan", *options]) == 0
-    assert " ".join(capsys.readouterr().out.split()) == output
-    assert run(["validate", "quick", "--plan"]) == 2
+def test_a_plan_says_how_long_it_takes():
+    chosen = conditions.chosen(["kernel", "exponential"])
+    assert [condition.name for condition in chosen] == ["exponential", "kernel"]
+    runs = sum(len(condition.scenario().algorithm) for condition in chosen) + 2 * 2
+    minutes = 1.5 * (runs * chosen[0].scenario().run.duration + 4 * 10) / 60
+    assert f"2 conditions, {runs} real runs: {minutes:.0f} min" in measuring._plan(chosen)

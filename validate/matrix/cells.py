@@ -1,10 +1,15 @@
 """Cells of the validation matrix, one algorithm under one condition, and statistics of them.
 
-They are read from run directories alone, so that a report can be remade without measuring.
+They are read from run directories alone, so that a report can be remade without measuring. What
+predictions miss is learnt as the model's error, each program left out in turn. It is that of
+predictions with the same delays as the measurement, so that no chance of the draws is in it. A
+program of the matrix is one value: its mean square over all conditions.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import product
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -12,17 +17,23 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.load.load import available_programs
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.scenario.overhead import Calibration, ModelError
 from paceline.simulator.scenario.scenario import Scenario
 
+from ..calibration.profile import network_kind, rounded
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET, median
-from . import left_out
 from .conditions import DESIGN
 
 REGRET = 0.05  # of a good pick, at most
 SIDES = ("paired", "independent")  # run directories of predictions
+QUANTITIES = (PACE, TARGET)
+WEIGHT = 3  # programs that the mean over all counts as, beside a family's own
+FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals in cells
 
 Row = dict[str, Any]
 Cell = Row
@@ -42,7 +53,7 @@ def cells(name: str, scenario: Scenario, folder: Path, nominal: Mapping[str, flo
     paired, apart = (compare(folder / side, folder / "measured") for side in SIDES)
     rows, programs = [], available_programs(None)
     for label, pace in paired.of(PACE, counted=False).items():
-        cell = {
+        cell: Cell = {
             "condition": name,
             "workers": scenario.cluster.workers,
             "network": scenario.validation.network,
@@ -82,7 +93,7 @@ def _interval(apart: Comparison, label: str, quantity: str) -> Row:
     row = apart.of(quantity, counted=False).get(label)
     measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
-    inside = None if stated is None or measured is None else left_out.holds(stated, measured)
+    inside = None if stated is None or measured is None else holds(stated, measured)
     return _brief(row) | {"interval90": stated, "inside": inside}
 
 
@@ -91,32 +102,22 @@ def at(row: Row, path: str) -> Any:
     return reduce(getitem, path.split("."), row)
 
 
-def regret(cells: Sequence[Cell]) -> Row | None:
-    """Return the cost of trusting the prediction of independent seeds, as `quantities.regret`.
-
-    None if there is nothing to pick from.
-    """
-    goal = {cell["program"]: cell["independent"][TARGET] for cell in cells if cell["counted"]}
-    several = sum(row["predicted"] is not None for row in goal.values()) > 1
-    return quantities.regret(goal) if several else None
-
-
 def conditions(cells: Sequence[Cell]) -> list[Row]:
     """Return a row per condition: rank correlations, and regret of the pick.
 
-    `kendall`: of times to target by the paired prediction, and by the independent one.
+    `kendall`: of times to target by the paired prediction, and by the independent one; `regret`:
+    of the independent one, as `quantities.regret`, None if there is nothing to pick from.
     """
-    paths = {"paired": TARGET, "independent": f"independent.{TARGET}"}
     rows = []
     for name in dict.fromkeys(cell["condition"] for cell in cells):
         members = [cell for cell in cells if cell["condition"] == name]
         counted = [cell for cell in members if cell["counted"]]
-        kendall = {
-            key: quantities.ranks({cell["program"]: at(cell, path) for cell in counted})
-            for key, path in paths.items()
-        }
-        cost, low = regret(members), [None, REGRET]
-        good = cost and cost["value"] is not None and left_out.holds(low, cost["value"])
+        paired = {cell["program"]: cell[TARGET] for cell in counted}
+        apart = {cell["program"]: cell["independent"][TARGET] for cell in counted}
+        kendall = {"paired": quantities.ranks(paired), "independent": quantities.ranks(apart)}
+        several = sum(row["predicted"] is not None for row in apart.values()) > 1
+        cost = quantities.regret(apart) if several else None
+        good = cost and cost["value"] is not None and cost["value"] <= REGRET
         row = {"condition": name, "counted": len(counted), "of": len(members)}
         rows.append(row | {"kendall": kendall, "regret": cost, "good": good})
     return rows
@@ -124,50 +125,156 @@ def conditions(cells: Sequence[Cell]) -> list[Row]:
 
 def aims(cells: Sequence[Cell]) -> list[Row]:
     """Return the value, limits and outcome of every aim of `design.toml`."""
-    counted, rows = [cell for cell in cells if cell["counted"]], conditions(cells)
-    results = []
+    counted, results = [cell for cell in cells if cell["counted"]], []
     for aim in DESIGN["aims"]:
-        if aim["take"] == "coverage":
-            for what, (held, of) in _covered(counted):
-                named = aim | {"what": f"{aim['what']} {what}"}
-                results.append(_aim(named, held / of if of else None, f"{of} values"))
-        elif aim["take"] in ("kendall", "regret"):
-            values = [at(row, aim["of"]) for row in rows if at(row, aim["of"]) is not None]
-            value = float(np.mean(values)) if values else None
-            value = value if aim["take"] == "regret" else median(values)
-            results.append(_aim(aim, value, f"{len(values)} conditions"))
-        else:
-            results.append(_error_aim(aim, counted))
+        limits = [aim.get("least"), aim.get("most")]
+        for more, value, of in _values(aim, counted, cells):
+            met = None if value is None else holds(limits, value)
+            row = {"what": aim["what"] + more, "value": value, "of": of}
+            results.append(row | {"limits": limits, "met": met})
     return results
 
 
-def _error_aim(aim: Row, cells: Sequence[Cell]) -> Row:
-    """Return an aim of the errors of some cells."""
-    network, kind = aim.get("network"), aim.get("asynchronous")
+def _values(
+    aim: Row, counted: Sequence[Cell], cells: Sequence[Cell]
+) -> Iterator[tuple[str, float | None, str]]:
+    """Yield what an aim is of beyond its name, its value, and of how many it is."""
+    take, network, kind = aim["take"], aim.get("network"), aim.get("asynchronous")
+    if take == "coverage":  # of 90 % intervals of programs that were left out
+        rows = coverage(counted)
+        shares = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
+        kinds = [row for row in rows if row["what"] in ("network", "family")]
+        shares += [(f"both, {row['what']} {row['which']}", row["both"]) for row in kinds]
+        yield from (
+            (f" {what}", held / of if of else None, f"{of} values") for what, (held, of) in shares
+        )
+        return
+    if take in ("kendall", "regret"):
+        values = [at(row, aim["of"]) for row in conditions(cells)]
+        values = [value for value in values if value is not None]
+        value = float(np.mean(values)) if values and take == "regret" else median(values)
+        yield "", value, f"{len(values)} conditions"
+        return
     chosen = [
         cell
-        for cell in cells
+        for cell in counted
         if network in (None, "kernel" if cell["network"] == "kernel" else "near")
         and kind in (None, cell["asynchronous"])
     ]
-    if aim["take"] == "explained":
-        return _aim(aim, explained(chosen), f"{len(chosen)} cells")
+    if take == "explained":
+        yield "", explained(chosen), f"{len(chosen)} cells"
+        return
     errors = [at(cell, aim["of"])["error"] for cell in chosen]
     sizes = [abs(error) for error in errors if error is not None]
     tail = float(np.quantile(sizes, 0.95)) if sizes else None
-    value = median(sizes) if aim["take"] == "median" else tail
-    return _aim(aim, value, f"{len(sizes)} cells")
+    yield "", median(sizes) if take == "median" else tail, f"{len(sizes)} cells"
 
 
-def _aim(aim: Row, value: float | None, of: str) -> Row:
-    limits = [aim.get("least"), aim.get("most")]
-    return {"what": aim["what"], "value": value, "of": of, "limits": limits,
-            "met": None if value is None else left_out.holds(limits, value)}  # fmt: skip
+def name(cell: Row) -> str:
+    """Return the program's name, of which a cell may be one of several settings."""
+    return str(cell["program"]).split()[0]
 
 
-def _covered(cells: Sequence[Cell]) -> list[tuple[str, list[int]]]:
-    """Return counts (held, of) of 90 % intervals of programs that were left out."""
-    rows = left_out.coverage(cells)
-    counts = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
-    kinds = [row for row in rows if row["what"] in ("network", "family")]
-    return counts + [(f"both, {row['what']} {row['which']}", row["both"]) for row in kinds]
+def family(cell: Row) -> str | None:
+    """Return the program's family, None if it is not in the catalogue."""
+    program = catalogue().get(name(cell))
+    return program.family if program else None
+
+
+def holds(limits: Sequence[float | None], value: float) -> bool:
+    """Return whether a value is within limits, of which None is none."""
+    low, high = limits
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
+    """Learn the model's error from cells of one kind of network.
+
+    A family's mean square is that of its programs, and `WEIGHT` times that of all: few programs
+    say little. None from fewer than two programs.
+    """
+    errors: Row = {}
+    counts = []
+    for quantity in QUANTITIES:
+        squares: dict[tuple[str, str | None], list[float]] = {}  # by program and family
+        for cell in (cell for cell in cells if cell["counted"]):
+            predicted, measured = (cell[quantity][key] for key in ("predicted", "measured"))
+            if predicted and measured:
+                square = math.log(measured / predicted) ** 2
+                squares.setdefault((name(cell), family(cell)), []).append(square)
+        if len(squares) < 2:
+            continue
+        means = {key: sum(values) / len(values) for key, values in squares.items()}
+        whole = sum(means.values()) / len(means)
+        errors[quantity] = {}
+        for kind in sorted({kind for _, kind in means if kind}):
+            members = [mean for (_, other), mean in means.items() if other == kind]
+            mean = (sum(members) + WEIGHT * whole) / (len(members) + WEIGHT)
+            errors[quantity][kind] = rounded(math.sqrt(mean))
+        counts.append(len(means))
+    return ModelError(programs=min(counts), source=source, **errors) if errors else None
+
+
+def judged(cells: Sequence[Row]) -> list[Row]:
+    """Add to each cell the intervals that other programs' errors give.
+
+    `left_out`, of each quantity: `interval90` and `inside` for independent delays; `same`: whether
+    the model's error alone holds the measured value, with the same delays.
+    """
+    results = []
+    for cell in cells:
+        kind = network_kind(cell["network"])
+        others = [one for one in cells if network_kind(one["network"]) == kind]
+        error = learn([other for other in others if name(other) != name(cell)])
+        rows = {quantity: _judged(cell, quantity, error) for quantity in QUANTITIES}
+        results.append(cell | {"left_out": rows})
+    return results
+
+
+def _judged(cell: Row, quantity: str, model: ModelError | None) -> Row:
+    row: Row = {"interval90": None, "inside": None, "same": None}
+    if model is None:
+        return row
+    apart, paired = cell["independent"][quantity], cell[quantity]
+    stated, predicted, measured = (apart[key] for key in ("interval90", "predicted", "measured"))
+    error = Unfitted(model, family(cell)).spreads(quantity)[1]
+    if stated and stated[0] and predicted and measured:
+        (low, high), half = stated, Spread(1.0, FREEDOM).within()
+        chance = Spread((math.log(predicted / low) / half) ** 2, FREEDOM)
+        wide = (chance + error).within()
+        above = None if high is None else predicted * math.exp(wide)
+        row["interval90"] = [predicted * math.exp(-wide), above]
+        row["inside"] = holds(row["interval90"], measured)
+    if paired["predicted"] and paired["measured"]:
+        row["same"] = abs(math.log(paired["measured"] / paired["predicted"])) <= error.within()
+    return row
+
+
+KINDS: dict[str, Callable[[Row], str]] = {
+    "all": lambda cell: "",
+    "network": lambda cell: cell["network"],
+    "family": lambda cell: str(family(cell)),
+    "program": lambda cell: cell["program"],
+}
+
+
+def coverage(cells: Sequence[Row]) -> list[Row]:
+    """Count the intervals of `judged` cells that hold the measured value.
+
+    A row for all, each kind of network, each family and each program, as (what, which); with
+    (held, of) for each quantity, for `both`, and `same` with the same delays.
+    """
+    groups: dict[tuple[str, str], list[Row]] = {("all", ""): []}
+    for what, cell in product(KINDS, (cell for cell in cells if cell["counted"])):
+        groups.setdefault((what, KINDS[what](cell)), []).append(cell["left_out"])
+
+    def held(members: Sequence[Row], quantities: Sequence[str], key: str) -> list[int]:
+        values = [member[quantity][key] for member in members for quantity in quantities]
+        return [values.count(True), len(values) - values.count(None)]
+
+    return [
+        {"what": what, "which": which}
+        | {quantity: held(members, [quantity], "inside") for quantity in QUANTITIES}
+        | {"both": held(members, QUANTITIES, "inside"), "same": held(members, QUANTITIES, "same")}
+        for (what, which), members in groups.items()
+    ]

@@ -15,8 +15,7 @@ from paceline.simulator.inputs.messages import nearest, toml
 from paceline.simulator.load.load import load
 from paceline.simulator.scenario.scenario import Scenario
 
-FILE = "validation/matrix"
-"""The shipped scenario that conditions change."""
+FILE = "validation/matrix"  # the shipped scenario that conditions change
 DESIGN = tomllib.loads(Path(__file__).with_name("design.toml").read_text("utf-8"))
 ALGORITHMS = DESIGN["algorithms"]
 """Those that a profile is fitted to ("calibrated"), and other "kinds"."""
@@ -68,12 +67,9 @@ def calibration(workers: int, network: str) -> Condition:
     return Condition(f"{workers}-{network}", sets)
 
 
-def chosen(names: Sequence[str] | None) -> list[str]:
-    """Return the names to run, in order; None: all. Raises InputError."""
-    conditions = [condition.name for condition in CONDITIONS]
-    for name in names or ():
-        if name not in conditions:
-            raise InputError(
-                f"--only {name}: no condition; {nearest(name, conditions, 'write one of')}"
-            )
-    return [name for name in conditions if names is None or name in names]
+def chosen(names: Sequence[str] | None) -> list[Condition]:
+    """Return the conditions to run, in order; None: all. Raises InputError."""
+    known = [condition.name for condition in CONDITIONS]
+    for name in {*(names or ())} - {*known}:
+        raise InputError(f"--only {name}: no condition; {nearest(name, known, 'write one of')}")
+    return [condition for condition in CONDITIONS if names is None or condition.name in names]

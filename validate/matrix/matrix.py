@@ -29,9 +29,8 @@ from .page import Matrix
 
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages
-START = 10.0  # seconds to start the processes of a run
+START = 10.0  # seconds to start the processes of a condition
 PREDICTED = 1.5  # factor on the time of real runs, predictions included
-PROBING = 60.0  # seconds to probe a kind of network
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
 Say = Callable[[str], None]
@@ -53,11 +52,11 @@ def matrix(  # noqa: PLR0913 - the options of the command
     runs, `say` each activity. A condition that cannot be run here is reported and left out. Raises
     InputError.
     """
-    names, sentence = plan(only, device)
     work = _Work(Path(out), find_device(device), progress, say or (lambda _: None))
     result = Matrix(machine.hardware(work.device), store.versions("torch"))
-    work.say(f"{sentence} What {out} has is not measured again. Leave the machine alone meanwhile")
-    for condition in (condition for condition in CONDITIONS if condition.name in names):
+    chosen = conditions.chosen(only)
+    work.say(f"{_plan(chosen)} What {out} has is not measured again; leave the machine alone")
+    for condition in chosen:
         try:
             result.cells += work.cells(condition)
         except (InputError, RunError) as error:  # one that cannot be run does not end the others
@@ -67,30 +66,14 @@ def matrix(  # noqa: PLR0913 - the options of the command
     return result
 
 
-def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[str], str]:
-    """Return the conditions to measure, and a sentence on runs and time.
-
-    Raises InputError.
-    """
-    find_device(device)
-    names = conditions.chosen(only)
-    chosen = [condition for condition in CONDITIONS if condition.name in names]
-    runs, minutes = _cost(chosen)
-    return names, (
-        f"Conditions: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, "
-        f"predictions half as long: {PREDICTED * minutes:.0f} min in all."
-    )
-
-
-def _cost(chosen: Sequence[Condition]) -> tuple[int, float]:
-    """Return the number of real runs, and the minutes that they take at most."""
+def _plan(chosen: Sequence[Condition]) -> str:
+    """Say how many real runs there are, and how long they take at most."""
     groups = {condition.group for condition in chosen}
     runs = sum(len(condition.scenario().algorithm) for condition in chosen)
     runs += len(groups) * len(ALGORITHMS["calibrated"])
     longest = Condition("", ()).scenario().run.duration or 0.0
-    starts = len(chosen) + len(groups)
-    probes = len({network == "emulated" for _, network in groups})
-    return runs, (runs * longest + starts * START + probes * PROBING) / 60
+    minutes = PREDICTED * (runs * longest + (len(chosen) + len(groups)) * START) / 60
+    return f"{len(chosen)} conditions, {runs} real runs: {minutes:.0f} min with predictions."
 
 
 @dataclass
@@ -119,8 +102,7 @@ class _Work:
     def _measure(self, scenario: Scenario, folder: Path, seed: int) -> None:
         """Train for real unless the folder has this run; once more if it was disturbed."""
         for _ in range(ROUNDS):
-            measured = _is_measured(scenario, folder, seed, machine.hardware(self.device))
-            if measured and _is_evidence(folder):
+            if _counts(scenario, folder, seed, machine.hardware(self.device)):
                 return
             self.say(f"{folder.name}: training for real")
             validate(
@@ -149,19 +131,17 @@ class _Work:
         return path
 
 
-def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str, Any]) -> bool:
-    """Return whether a folder has all of these runs, from this machine."""
+def _counts(scenario: Scenario, folder: Path, seed: int, machine: dict[str, Any]) -> bool:
+    """Return whether a folder has all of these runs, from this machine and undisturbed."""
     try:
         run = read.read(folder / "measured")
     except InputError:
         return False
-    labels = {algorithm.label for algorithm in scenario.algorithm}
-    same = store.dump(run.table) == store.dump(scenario.nominal.table)
-    whole = labels <= run.runs.keys() and run.seeds == [seed]
-    return same and whole and machine.items() <= run.summary.get("machine", {}).items()
-
-
-def _is_evidence(folder: Path) -> bool:
-    """Return whether all of a folder's runs count, undisturbed."""
-    evidence = store.read(folder / "measured")["summary"].get("evidence") or {}
-    return all(row["admitted"] and not row.get("disturbed") for row in evidence.values())
+    evidence = (run.summary.get("evidence") or {}).values()
+    return (
+        {algorithm.label for algorithm in scenario.algorithm} <= run.runs.keys()
+        and run.seeds == [seed]
+        and store.dump(run.table) == store.dump(scenario.nominal.table)
+        and machine.items() <= run.summary.get("machine", {}).items()
+        and all(row["admitted"] and not row.get("disturbed") for row in evidence)
+    )

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from paceline.simulator.results import prediction_interval, store
 
 from ..calibration import profile
 from ..calibration.profile import Profile
-from . import cells, conditions, left_out
+from . import cells, conditions
 from .cells import Cell, Row
 
 TABLES = {
@@ -38,10 +37,6 @@ HEAD = (
 )
 
 
-def _today() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d}"
-
-
 @dataclass
 class Matrix:
     """The results so far. `failed`: why a condition has none, by its name; `date`: of measuring."""
@@ -50,7 +45,7 @@ class Matrix:
     versions: dict[str, str]
     cells: list[Cell] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    date: str = field(default_factory=_today)
+    date: str = field(default_factory=profile.today)
 
     def json(self) -> Row:
         """Return the document `<machine>.json`."""
@@ -61,7 +56,7 @@ class Matrix:
             "aims": cells.aims(self.cells),
             "conditions": cells.conditions(self.cells),
             "failed": self.failed,
-            "coverage": left_out.coverage(self.cells),
+            "coverage": cells.coverage(self.cells),
             "cells": self.cells,
         }
 
@@ -103,16 +98,12 @@ def file_stem(machine: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
-def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
-    """Write page, tables and JSON document; return the page's path.
-
-    `remade`: the date, where these are not new measurements. Raises InputError if they cannot be
-    written.
-    """
+def write(matrix: Matrix, folder: Path) -> Path:
+    """Write page, tables and JSON document; return the page's path. Raises InputError."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
 
     name = file_stem(matrix.machine)
-    matrix.cells = left_out.judged(matrix.cells)
+    matrix.cells = cells.judged(matrix.cells)
     document = matrix.json()
     commands = {condition.name: condition.command() for condition in conditions.CONDITIONS}
     rows = [cell | {"command": commands.get(cell["condition"], "")} for cell in matrix.cells]
@@ -124,7 +115,7 @@ def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
     versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
     template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
     page = environment.from_string(template).render(
-        document, versions=", ".join(versions), name=name, remade=remade, tables=TABLES
+        document, versions=", ".join(versions), name=name, tables=TABLES
     )
     store.publish(folder, files | {f"{name}.md": f"{page.rstrip()}\n".encode()})
     return folder / f"{name}.md"
@@ -157,7 +148,7 @@ def model_error(matrix: Matrix, source: str) -> Profile:
     by_kind: dict[str, list[Cell]] = {}
     for cell in matrix.cells:
         by_kind.setdefault(profile.network_kind(cell["network"]), []).append(cell)
-    learnt = {kind: left_out.learn(by_kind[kind], source) for kind in sorted(by_kind)}
+    learnt = {kind: cells.learn(by_kind[kind], source) for kind in sorted(by_kind)}
     tables = {kind: error.model_dump() for kind, error in learnt.items() if error}
     return Profile(tables, head=(*HEAD, f"{source}."))
 
@@ -166,10 +157,9 @@ def main() -> None:
     """Remake the page of the document that is named, and the shipped table."""
     path = Path(sys.argv[1])
     matrix = read(path)
-    write(matrix, path.parent, remade=_today())
-    store.write(
-        prediction_interval.MODEL_ERROR, model_error(matrix, path.as_posix()).text().encode()
-    )
+    write(matrix, path.parent)
+    table = model_error(matrix, path.as_posix()).text()
+    store.write(prediction_interval.MODEL_ERROR, table.encode())
 
 
 if __name__ == "__main__":
