@@ -12,10 +12,11 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import psutil
 from rich.table import Table
@@ -103,17 +104,12 @@ def diagnose(
 
 def tables(diagnosis: Diagnosis) -> Iterator[Table]:
     """Tabulate what the doctor found; lines that need attention are marked and bold."""
-    parts = {
-        "this machine": diagnosis.machine,
-        "validate": diagnosis.settings,
-        "smoke test": diagnosis.smoke,
-    }
-    for title, findings in parts.items():
-        if findings:
-            table = Table(title, "", "", **STYLE)
-            for finding in findings:
-                style = None if finding.good else "bold"
-                table.add_row(finding.what, "" if finding.good else "!", finding.found, style=style)
+    heads = {"machine": "this machine", "settings": "validate", "smoke": "smoke test"}
+    for part, title in heads.items():
+        table = Table(title, "", "", **STYLE)
+        for what, found, good in getattr(diagnosis, part):
+            table.add_row(what, "" if good else "!", found, style=None if good else "bold")
+        if table.rows:
             yield table
 
 
@@ -126,48 +122,43 @@ def _others() -> float:
 
 
 def _here(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
-    memory = psutil.virtual_memory()
-    yield Finding("processor", f"{hardware['processor']}, {hardware['cores']} cores")
-    yield Finding("memory", f"{_size(memory.total)}, {_size(memory.available)} free")
+    yield Finding("processor", machine.describe({k: hardware[k] for k in ("processor", "cores")}))
+    free = f"{_size(psutil.virtual_memory().available)} free"
+    yield Finding("memory", f"{_size(psutil.virtual_memory().total)}, {free}")
     yield Finding("system", f"{hardware['system']}; torch {hardware['torch']}")
     yield Finding("used by others", f"{others:.0%} of the cores")
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = files >= FILES
-    yield Finding("open files", f"{files:,}" + ("" if enough else "; ulimit -n 4096"), enough)
-    mounts = (disk_partition.mountpoint for disk_partition in psutil.disk_partitions(all=True))
-    with suppress(OSError, StopIteration):
-        shared = shutil.disk_usage(next(mount for mount in mounts if mount.endswith("/shm"))).total
-        least = device == "cpu" or shared >= SHARED
-        hint = "" if least else "; in a container, start it with --shm-size=8g"
-        yield Finding("shared memory", f"{_size(shared)}{hint}", least)
     if device == "cpu":
-        unused = "cuda" in devices.device_types()
-        use = "not used, as you said" if unused else devices.unseen()
-        yield Finding("GPUs", use, "nvidia-smi" not in use)
+        yield Finding("GPUs", _unused(), "nvidia-smi" not in _unused())
         return
-    yield Finding(
-        "GPUs", machine.describe({k: hardware[k] for k in hardware.keys() - {"processor"}})
-    )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield Finding("open files", f"{files:,}; NCCL wants {FILES:,}: ulimit -n", files >= FILES)
+    with suppress(OSError):
+        shared = shutil.disk_usage(Path("/dev", "shm")).total
+        hint = f"{_size(shared)}; NCCL wants {_size(SHARED)}: in a container, --shm-size=8g"
+        yield Finding("shared memory", hint, shared >= SHARED)
+    about = {k: hardware[k] for k in hardware.keys() - {"processor", "cores"}}
+    yield Finding("GPUs", machine.describe(about))
     busy = devices.used_by_others()
     share = "unknown" if busy is None else f"{busy:.0%} of the time"
     yield Finding("GPUs used by others", share, (busy or 0.0) <= evidence.FOREIGN)
     yield Finding(VISIBLE, "set" if VISIBLE in os.environ else "not set")
 
 
+def _unused() -> str:
+    """Return why no GPU is used."""
+    return "not used, as you said" if "cuda" in devices.device_types() else devices.unseen()
+
+
 def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
     """Say what `validate` would do here."""
-    gpus = hardware.get("gpus", 0)
     if device == "cpu":
-        unused = "cuda" in devices.device_types()
-        way = "as you said" if unused else "torch sees no GPU"
-        yield Finding(f"--device {'cpu' if unused else 'auto'}", f"cpu: {way}; collectives by gloo")
+        yield Finding("--device auto", "cpu; collectives by gloo")
     else:
-        native = "nccl" in hardware
+        gpus, native = hardware["gpus"], "nccl" in hardware
         by = "NCCL" if native else "gloo, as this torch has no NCCL"
         yield Finding("--device auto", f"cuda: torch sees {gpus} x {hardware['gpu']}")
         yield Finding(f"up to {gpus} workers", f"a GPU for each; collectives by {by}", native)
-        yield Finding("more workers", "share GPUs; collectives by gloo, through the host's memory")
-        yield Finding("a server", f"has a GPU to itself with up to {gpus - 1} workers, else shares")
+        yield Finding("more workers, servers", "share GPUs; gloo, through the host's memory")
     missing = namespaces.available()
     yield Finding('network = "kernel"', f"refused: {missing}" if missing else "works", not missing)
     limit, run = evidence.DISTURBED, "a run now would count"
@@ -180,28 +171,20 @@ def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[
 
 def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
     """Train for some seconds in each way that processes can be laid out here."""
-    ways: list[tuple[str, int, str | None]] = [("2 processes on the CPU", 2, None)]
+    ways: list[tuple[str, int, dict[str, str]]] = [("2 processes on the CPU", 2, {})]
     if device != "cpu":
         first = os.environ.get(VISIBLE, "0").split(",")[0]
-        ways = [("2 processes on one GPU", 2, first)]
-        ways += [(f"{gpus} processes, a GPU each", gpus, None)] * (gpus > 1)
+        ways = [("2 processes on one GPU", 2, {VISIBLE: first})]
+        ways += [(f"{gpus} processes, a GPU each", gpus, {})] * (gpus > 1)
     for number, (name, workers, visible) in enumerate(ways):
         if progress:
             progress(number, len(ways))
-        with tempfile.TemporaryDirectory(prefix="paceline-") as folder, _seeing(visible):
+        with (
+            tempfile.TemporaryDirectory(prefix="paceline-") as folder,
+            mock.patch.dict(os.environ, visible),
+        ):
             for finding in _train(workers, device, Path(folder)):
                 yield finding._replace(what=f"{finding.what}, {name}")
-
-
-@contextmanager
-def _seeing(visible: str | None) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update({} if visible is None else {VISIBLE: visible})
-    try:
-        yield
-    finally:
-        os.environ.pop(VISIBLE, None)
-        os.environ.update(before)
 
 
 def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
