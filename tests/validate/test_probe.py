@@ -143,7 +143,7 @@ def team(workers=4, foreign=0.0):
     return TeamMeasurement(workers, (0.02, 0.06), times, times, terms, foreign)
 
 
-ABOUT = probe_profile.ProbeSettings("mlp", "digits", 16, 2410, "cpu", "emulated")
+ABOUT = {"parameters": 2410, "device": "cpu", "network": "emulated"}
 
 
 def test_a_crowded_machine_is_noted_and_only_numbers_that_can_vary_have_errors():

@@ -26,7 +26,7 @@ from ..torch_objective import gradients
 from ..training import learner
 from ..training.task import Job, TrainingTask
 from . import profile as measured
-from .profile import ProbeSettings, TeamMeasurement
+from .profile import TeamMeasurement
 
 COMPRESSED = 2**20  # bytes that codecs are timed on, besides the model's
 LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed on no second size
@@ -58,10 +58,10 @@ def probe(  # noqa: PLR0913 - the options of the command
     InputError for what cannot be measured here, RunError when a process dies.
     """
     _check(workers, network)
-    base = {"kind": "torch", "model": model, "data": data, "batch": batch}
+    settings = {"model": model, "data": data, "batch": batch}
     device = find_device(device)
-    parameters, once = _gradient(base, device)
-    about = ProbeSettings(model, data, batch, parameters, device, network)
+    parameters, once = _gradient(settings, device)
+    about = settings | {"parameters": parameters, "device": device, "network": network}
     teams: list[TeamMeasurement] = []
     counts = sorted(set(workers))
     report = progress or (lambda done, total: None)
@@ -76,37 +76,29 @@ def probe(  # noqa: PLR0913 - the options of the command
 
 
 def _check(workers: Sequence[int], network: str) -> None:
-    most = PER_CORE * execution.cores()
+    cores = execution.cores()
     if not workers:
         raise InputError("workers: none; write numbers of workers such as 2,4,8")
     if min(workers) < 2:
         raise InputError(f"workers: {min(workers)}: too small; write 2 or more")
-    if max(workers) > most:
-        raise InputError(
-            f"workers: {max(workers)}: too many processes for {execution.cores()} cores; write at "
-            f"most {most}"
-        )
+    if max(workers) > (most := PER_CORE * cores):
+        many = f"too many processes for {cores} cores; write at most {most}"
+        raise InputError(f"workers: {max(workers)}: {many}")
     if network not in ("emulated", "real"):
         raise InputError(f"network {network!r}: unknown; choose one of: emulated, real")
 
 
 def _scenario(table: dict[str, Any], folder: Path) -> Scenario:
-    return parse(table, file="probe", folder=folder, programs=PROGRAMS)
+    usual = {"model": {"parameters": 1}, "network": {"latency": "0 s"}, "run": {"steps": 1}}
+    return parse(usual | table, file="probe", folder=folder, programs=PROGRAMS)
 
 
-def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
+def _gradient(settings: dict[str, Any], device: str) -> tuple[int, float]:
     """Return the number of parameters, and roughly the seconds of a gradient."""
-    scenario = _scenario(
-        {
-            "model": {"parameters": 1},
-            "objective": base | {"device": device},
-            "cluster": {"workers": 1, "compute": "1 s"},
-            "network": {"collective": "given", "duration": "0 s"},
-            "run": {"steps": 1},
-            "algorithm": [{"name": "psgd", "lr": 0.1}],
-        },
-        Path(),
-    )
+    cluster = {"workers": 1, "compute": "1 s"}
+    table = {"cluster": cluster, "algorithm": [{"name": "psgd", "lr": 0.1}]}
+    objective = settings | {"kind": "torch", "device": device}
+    scenario = _scenario(table | {"objective": objective}, Path())
     place = torch.device(device)
     goal = build.build(scenario, scenario.algorithm[0], 0)
     start, source = learner.start(goal, 1, place), learner.learner(goal, 0)
@@ -121,21 +113,17 @@ def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
 
 def _codecs(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
     """Run two workers, to time codecs."""
-    sizes = [bytes_of_model]
-    if bytes_of_model <= LARGEST:
-        sizes.append(COMPRESSED)
+    sizes = [bytes_of_model, *([COMPRESSED] if bytes_of_model <= LARGEST else [])]
     table = {
         "model": {"parameters": COMPRESSED},
         "cluster": {"workers": 2, "compute": "1 s"},
-        "network": {"latency": "0 s"},
-        "run": {"steps": 1, "evaluate_every": 1},
         "validation": {"compute": "real", "network": "real"},
         "algorithm": [{"name": "codecs", "sizes": sizes, "repeats": REPEATS}],
     }
     return _run(_scenario(table, folder), device, folder)[0]
 
 
-def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> TeamMeasurement:
+def _team(about: dict[str, Any], workers: int, once: float, folder: Path) -> TeamMeasurement:
     """Measure everything else with `workers` workers.
 
     `once`: seconds of a gradient.
@@ -146,24 +134,24 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     together = max(10, min(200, ceil(COMPUTING / (once * crowd))))
     algorithm = {"name": "team", "steps": steps, "together": together, "alone": COMPUTING}
     slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # independent of the size
-    data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
+    data = {"kind": "torch"} | {key: about[key] for key in ("model", "data", "batch")}
     folder.mkdir(parents=True, exist_ok=True)
     # stretched steps, then as many unstretched ones as needed
     times = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(3 * steps)]
     (folder / "steps.csv").write_text("\n".join([*times, *["0"] * 10**4]))
     compute = {"dist": "trace", "file": "steps.csv"}
     table = {
-        "model": {"parameters": about.parameters},
+        "model": {"parameters": about["parameters"]},
         "objective": data,
         "cluster": {"workers": workers, "compute": compute, "allow_zero": True},
-        "network": slow if about.network == "emulated" else {"latency": "0 s"},
+        "network": slow if about["network"] == "emulated" else {"latency": "0 s"},
         "server": {"apply": "1 ms"},
         "run": {"steps": 10**6, "evaluate_every": 1},
-        "validation": {"compute": "stretched", "network": about.network},
+        "validation": {"compute": "stretched", "network": about["network"]},
         "algorithm": [algorithm, {"name": "served", "steps": steps}],
     }
     scenario = _scenario(table, folder)
-    return measured.team(_run(scenario, about.device, folder), scenario)
+    return measured.team(_run(scenario, about["device"], folder), scenario)
 
 
 def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, ...]:

@@ -1,7 +1,7 @@
 """From events of a probe's programs to the numbers that they measure, and to the profile."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -33,18 +33,6 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class ProbeSettings:
-    """The settings of a probe."""
-
-    model: str
-    data: str
-    batch: int
-    parameters: int
-    device: str
-    network: str
-
-
-@dataclass(frozen=True)
 class TeamMeasurement:
     """Measurements with one number of workers. Times in seconds.
 
@@ -59,16 +47,6 @@ class TeamMeasurement:
     alone: Array
     terms: dict[str, Term]
     foreign: float
-
-
-@dataclass(frozen=True)
-class CodecTime:
-    """Seconds that a codec takes for a vector of `size` bytes, and for one message of it."""
-
-    kind: str
-    size: int
-    compress: float
-    decompress: float
 
 
 def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
@@ -101,20 +79,24 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     )
 
 
-def codecs(task: TrainingTask) -> list[CodecTime]:
-    """Read the times of codecs beyond the raw one from the task "codecs"."""
+def codecs(task: TrainingTask) -> list[dict[str, str]]:
+    """Return [[codec]] of the task "codecs": seconds beyond the raw codec, by size.
+
+    `compress`: of a vector; `decompress`: of one message of it.
+    """
     parameters = task.algorithm.parameters
-    repeats = parameters["repeats"]
     costs = np.array([_blocks(record.events) for record in _read(task, 2)])
-    shape = 2, len(parameters["sizes"]), len(CODECS.kinds), repeats, 2
+    shape = 2, len(parameters["sizes"]), len(CODECS.kinds), parameters["repeats"], 2
     typical = np.median(costs.reshape(shape)[:, :, :, FIRST:], axis=(0, 3))
-    times = []
+    tables = []
     for size, rows in zip(parameters["sizes"], typical, strict=True):
-        for (kind, make), (before, after) in zip(CODECS.kinds.items(), rows - rows[0], strict=True):
+        beyond = np.maximum(rows - rows[0], 0.0)
+        for (kind, make), (before, after) in zip(CODECS.kinds.items(), beyond, strict=True):
             if kind != "raw":
                 arrived = 2 if getattr(make, "gathers", False) else 1
-                times.append(CodecTime(kind, size, max(before, 0.0), max(after, 0.0) / arrived))
-    return times
+                times = {"compress": seconds(before), "decompress": seconds(after / arrived)}
+                tables.append({"kind": kind, "size": profiles.size(size)} | times)
+    return tables
 
 
 def _blocks(events: Array) -> list[tuple[float, float]]:
@@ -155,20 +137,20 @@ def _computing(events: Array) -> Array:
 
 
 def profile(
-    about: ProbeSettings, teams: Sequence[TeamMeasurement], codecs: Sequence[CodecTime]
+    about: dict[str, Any], teams: Sequence[TeamMeasurement], codecs: Sequence[dict[str, str]]
 ) -> Profile:
-    """Return a machine's profile."""
+    """Return a machine's profile; `about`: settings of the probe, `codecs`: tables [[codec]]."""
     busiest, notes = max(team.foreign for team in teams), list[str]()
     if busiest > evidence.FOREIGN:
         notes.append(
             f"others used up to {busiest:.0%} of the CPU meanwhile (evidence: "
             f"{evidence.FOREIGN:.0%}); probe again when the machine is quiet"
         )
-    travels = 4.0 * about.parameters
+    travels = 4.0 * about["parameters"]
     tables = {
         "calibration": {
             "date": profiles.today(),
-            "hardware": machine.describe(machine.hardware(about.device)),
+            "hardware": machine.describe(machine.hardware(about["device"])),
             "notes": notes,
             "versions": store.versions("torch"),
             "sd": {
@@ -177,7 +159,7 @@ def profile(
                 for name, term in team.terms.items()
                 if term.mean > 0 and term.se > 0
             },
-            "model_error": profiles.model_error(about.network),
+            "model_error": profiles.model_error(about["network"]),
             "measured": {
                 "workers": profiles.ends([team.workers for team in teams]),
                 "step": profiles.between([step for team in teams for step in team.stretched]),
@@ -185,11 +167,7 @@ def profile(
             },
         },
         "overhead": [_overhead(team) for team in teams],
-        "codec": [
-            {"kind": codec.kind, "size": profiles.size(codec.size)}
-            | {key: seconds(getattr(codec, key)) for key in ("compress", "decompress")}
-            for codec in codecs
-        ],
+        "codec": codecs,
         "probe": _probe(about, teams),
     }  # fmt: skip
     return Profile(tables, HEAD)
@@ -203,9 +181,9 @@ def _overhead(team: TeamMeasurement) -> dict[str, Any]:
     return table | {name: seconds(max(0.0, team.terms[name].mean)) for name in measured}
 
 
-def _probe(about: ProbeSettings, teams: Sequence[TeamMeasurement]) -> dict[str, Any]:
+def _probe(about: dict[str, Any], teams: Sequence[TeamMeasurement]) -> dict[str, Any]:
     """Return [probe]: what a scenario has no keys for."""
-    return asdict(about) | {
+    return about | {
         "threads": 1,
         "foreign_cpu": rounded(max(team.foreign for team in teams)),
         "compute": [
