@@ -16,17 +16,14 @@ itself is killed. A lock prevents a second command in the folder.
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import permutations
 from pathlib import Path
-
-import psutil
 
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, available_programs
@@ -45,8 +42,6 @@ from .worker import DONE, ENDED, REASON, REFUSED, STARTED
 STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between checks of the processes
 LINGER = 3.0  # seconds until every process that waits for a dead one has noticed
-ANSWER = 0.5  # seconds for a process to write its stack
-PATIENT = re.compile(r'rendezvous\.py", line \d+ in wait_for')  # stack of a rank without a task
 LAST_LINES = 12  # lines of a log that are shown
 TIMED_OUT = "no answer came within validation.timeout; is it too short, or did a process hang?"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
@@ -173,10 +168,8 @@ def _watch(
 ) -> None:
     """Wait until all ranks have ended well. Raises InputError, RunError."""
     folder = job.folder
-    stopped: dict[int, float] = {}  # by rank: since when (s)
     while True:
-        over, now = started.poll(), time.monotonic()
-        ended, processes = _by_rank(folder / ENDED), _by_rank(folder / STARTED)
+        over, ended = started.poll(), _by_rank(folder / ENDED)
         if progress:
             progress(_done(folder), len(job.tasks))
         if REFUSED in ended.values():
@@ -186,10 +179,7 @@ def _watch(
                 raise RunError(_death_report(rank, status, job))
         if len(ended) == nodes:
             return
-        stopped = {r: stopped.get(r, now) for r, pid in processes.items() if _is_stopped(pid)}
-        for rank, since in stopped.items():
-            if now - since > job.scenario.validation.timeout:
-                raise RunError(_hang_report({rank: "stopped"}, job))
+
         if links is not None and links.relay.poll() is not None:
             raise RunError("the relay of the kernel's links has died; all processes were ended")
         if over is not None:
@@ -197,32 +187,12 @@ def _watch(
         time.sleep(LOOK)
 
 
-def _find_hung(folder: Path) -> dict[int, str]:
-    """Return ranks that hang after another has ended: "stopped" or "silent".
-
-    Ranks that are not stopped get a signal to write their stack to their log.
-    """
-    processes, deadline = _by_rank(folder / STARTED), time.monotonic() + LINGER
-    while time.monotonic() < deadline and len(_by_rank(folder / ENDED)) < len(processes):
+def _unended(folder: Path) -> list[int]:
+    """Return the ranks that still run when those that wait for them have ended."""
+    started, deadline = _by_rank(folder / STARTED), time.monotonic() + LINGER
+    while (rest := started.keys() - _by_rank(folder / ENDED)) and time.monotonic() < deadline:
         time.sleep(LOOK)
-    remaining = sorted(processes.keys() - _by_rank(folder / ENDED).keys())
-    hung = {rank: "stopped" for rank in remaining if _is_stopped(processes[rank])}
-    logs = {rank: folder / f"rank-{rank}.log" for rank in remaining if rank not in hung}
-    before = {rank: log.stat().st_size for rank, log in logs.items() if log.exists()}
-    for rank in before:
-        with suppress(ProcessLookupError):
-            os.kill(processes[rank], signal.SIGUSR1)
-    time.sleep(ANSWER if before else 0.0)
-    stacks = {rank: logs[rank].read_bytes()[size:].decode() for rank, size in before.items()}
-    return hung | {rank: "silent" for rank, stack in stacks.items() if not PATIENT.search(stack)}
-
-
-def _is_stopped(process: int) -> bool:
-    """Return whether a process exists and is stopped."""
-    with suppress(psutil.NoSuchProcess):
-        status = psutil.Process(process).status()
-        return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    return False
+    return sorted(rest)
 
 
 def _by_rank(path: Path) -> dict[int, int]:
@@ -237,23 +207,14 @@ def _done(folder: Path) -> int:
 
 
 def _death_report(rank: int, state: int, job: Job) -> str:
-    """Say which process died or hung, how, and the last lines of its log."""
+    """Say which process died, how, who did not answer, and the last lines of its log."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
-    if TIMED_OUT in words and (hung := _find_hung(job.folder)):
-        waited = f"{_node_name(rank, job)}, which waited for it, ends its log with:\n{words}"
-        return f"{_hang_report(hung, job)}\n{waited}"
+    others = "all others were ended"
+    if TIMED_OUT in words and (rest := _unended(job.folder)):
+        others += f", and {', '.join(_node_name(other, job) for other in rest)} still ran"
     return (
-        f"{_node_name(rank, job)} died {how(state)} during {_during(job)}; all others were ended. "
+        f"{_node_name(rank, job)} died {how(state)} during {_during(job)}; {others}. "
         f"Its log ends with:\n{words}"
-    )
-
-
-def _hang_report(ranks: dict[int, str], job: Job) -> str:
-    """Say which ranks hang, in which state, and the last lines of their logs."""
-    return "\n".join(
-        f"{_node_name(rank, job)} hangs ({state}) during {_during(job)}; all were ended. "
-        f"Its log ends with:\n{_log_tail(job.folder / f'rank-{rank}.log')}"
-        for rank, state in ranks.items()
     )
 
 

@@ -5,7 +5,6 @@ then forks a process for each node. It has no threads when it forks, so that eac
 enter its own network namespace.
 """
 
-import faulthandler
 import gc
 import os
 import signal
@@ -68,7 +67,7 @@ def _fork(path: Path, rank: int) -> int:
         log = os.open(path.parent / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(log, stream)
-        faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes the stack to the log
+
         os.environ["RANK"] = str(rank)
         if "PACELINE_LINKS" in os.environ:
             _, interface = namespaces.join(rank, os.environ["PACELINE_LINKS"])
