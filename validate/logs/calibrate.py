@@ -139,9 +139,9 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
         if key[0] is not None or len(members) < 2:
             continue
         shown = [n for n in members if observed[n].compute > 0]
-        logs = [math.log(observed[n].compute) for n in shown]
+        logs = np.log([observed[n].compute for n in shown])
         variance = max((float(observed[n].covariance[0, 0]) for n in shown), default=0.0)
-        apart = max(logs, default=0.0) - min(logs, default=0.0)
+        apart = float(np.ptp(logs)) if shown else 0.0
         if apart > RELEVANT + SURE * math.sqrt(2 * variance):
             for n in shown:
                 keys[n] = (*key, n)
@@ -173,7 +173,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
     spread = OWN_SPREAD * max(spread, STEADY)
     shape = {"dist": "gamma", "mean": "1000 ms", "shape": float(f"{spread**-2:.6g}")}
     ranking = [{"family": "gamma", "parameters": shape, "chosen": True}]
-    return FittedLaws(shape, [], {}, {}, ranking, 0.0)
+    return FittedLaws(shape, [], {}, ranking, 0.0)
 
 
 def _parsed(law: FittedLaws, table: dict[str, Any]) -> Cluster:
@@ -261,20 +261,18 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
         "[cluster], which has one law" for n, job in enumerate(firsts) if n not in alike
     ]  # fmt: skip
     libraries = {key: network.get(key, "ideal") for key in ("transport", "library")}
+    origin = _origin(jobs) | libraries
     whole: dict[str, Any] = {
-        "calibration": {
-            **_origin(jobs), **libraries, "notes": [*notes, *law.notes], "draws": draws
-        },
+        "calibration": origin | {"notes": [*notes, *law.notes], "draws": draws},
         "cluster": _stated(jobs, fitted, draws) | _cluster(law, first.scenario.cluster.workers),
         "overhead": overheads,
         **({"network": network} if network else {}),
-    }  # fmt: skip
+    }
     if all(job.scenario.model == model for job in jobs):
-        keys = ("parameters", "bytes_per_parameter")
-        whole["model"] = {key: getattr(model, key) for key in keys}
+        whole["model"] = model.model_dump(include={"parameters", "bytes_per_parameter"})
     workers = [job.scenario.cluster.workers for job in jobs]
     measured = [seen.pace for seen in study.observed]
-    checks = [*map(PaceCheck, whole["calibration"]["runs"], workers, fitted.paces, measured)]
+    checks = [*map(PaceCheck, origin["runs"], workers, fitted.paces, measured)]
     return CalibrationResult(Profile(whole, HEAD, law.files), law, checks, len(fitted.point))
 
 

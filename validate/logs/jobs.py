@@ -107,20 +107,18 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
     network = dict(table.network)
     link = {} if LINKS & network.keys() else UNKNOWN_LINK
     inside = {"link": [{"between": [table.region] * 2}]} if table.region else {}
+    cluster = {"workers": table.workers, "compute": "1 s", "accumulation": table.accumulation}
     whole = {
         "model": table.model,
-        "cluster": {
-            "workers": table.workers, "compute": "1 s", "accumulation": table.accumulation,
-            **({"region": table.region} if table.region else {}),
-        },
+        "cluster": cluster | ({"region": table.region} if table.region else {}),
         "network": inside | UNSAID | network | link,
         "run": {"steps": 1},
         "algorithm": [algorithm],
-    }  # fmt: skip
+    }
     scenario = parse(whole, file=where, folder=path.parent, allow_paths=allow_paths)
-    program = available_programs(None)[scenario.algorithm[0].name]
-    if program.family in ("server", "gossip") or scenario.network.model == "flows":
-        what = "network.model" if scenario.network.model == "flows" else "algorithm.name"
+    program, flows = available_programs(None)[scenario.algorithm[0].name], network.get("model")
+    if program.family in ("server", "gossip") or flows == "flows":
+        what = "network.model" if flows == "flows" else "algorithm.name"
         raise InputError(
             f"{where}.{what}: logs are fitted to the closed formulas of collectives; calibrate "
             'servers and gossip from telemetry, and write model = "closed-form"'
@@ -157,13 +155,8 @@ def template(path: Path) -> str:
 
     log = tables.read(path)
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
-    return (
-        Environment()
-        .from_string(text)
-        .render(
-            described=described(log), name=json.dumps(path.name), ranks=len(np.unique(log.rank))
-        )
-    )
+    values = {"described": described(log), "ranks": len(np.unique(log.rank))}
+    return Environment().from_string(text).render(values, name=json.dumps(path.name))
 
 
 def described(log: Log) -> str:

@@ -146,14 +146,13 @@ def _curve(
     ]
     size = given.parameters or first.parameters
     tokens = _whole(first.batch / first.workers)
-    optional = {"parameters": size and _whole(size), "lr": given.lr}
-    table: dict[str, Any] = {
-        "kind": "learning-curve",
-        "tokens": tokens,  # of the scenario's steps, which may say others
-        "curve": {"file": f"{stem}.csv", "workers": first.workers, "tokens": tokens}
-        | {key: value for key, value in optional.items() if value}
-        | ({} if given.warmup is None else {"warmup": _whole(given.warmup)}),
-    }
+    curve_table: dict[str, Any] = {"file": f"{stem}.csv", "workers": first.workers}
+    optional = {"tokens": tokens, "parameters": size or None, "lr": given.lr}
+    for key, value in (optional | {"warmup": given.warmup}).items():
+        if value is not None:
+            curve_table[key] = value if key == "lr" else _whole(value)
+    # the scenario's steps may have other tokens
+    table: dict[str, Any] = {"kind": "learning-curve", "tokens": tokens, "curve": curve_table}
     critical, notes = _critical(fitted, first, others, given, tokens)
     if not notes:
         table["noise_scale"] = [_whole(max(end, LEAST)) for end in (critical.low, critical.high)]
@@ -161,10 +160,9 @@ def _curve(
             f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
             f"{critical.basis}."
         )
-    local_rows = []
     for run in (run for run in others if run.tau > 1):
         row, sentences = _local(fitted, first, run, critical, size)
-        local_rows.append(row)
+        table.setdefault("own", []).append(row)
         findings += sentences
     if not size:
         notes.append(
@@ -172,7 +170,7 @@ def _curve(
         )
     notes += [f"{run.name}: {note}" for run in runs for note in run.notes]
     notes += [f"{first.name}: {note}" for note in fitted.notes]
-    return table | ({"own": local_rows} if local_rows else {}), findings, notes
+    return table, findings, notes
 
 
 def chart(first: Trained, fitted: Curve) -> Chart:
@@ -237,11 +235,11 @@ def _critical(
     """Return the critical batch; without evidence a usual one, with a note."""
     if given.noise_scale:
         return batch.given((min(given.noise_scale), max(given.noise_scale))), []
-    if together := [run for run in others if run.tau == 1]:
+    if together := next((run for run in others if run.tau == 1), None):
         try:
-            return batch.fitted(fitted, together[0].fit(fitted.warmup)), []
+            return batch.fitted(fitted, together.fit(fitted.warmup)), []
         except ValueError as error:
-            raise InputError(f"{first.name}, {together[0].name}: {error}") from None
+            raise InputError(f"{first.name}, {together.name}: {error}") from None
     critical = batch.published(float(first.tokens.max()))
     basis = f"taken {critical.basis}"
     if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
@@ -262,8 +260,8 @@ def _behind(
     critical batch says.
     """
     steps = local.tokens / local.batch - fitted.warmup
-    ends = [batch.progress(local.batch, fitted.batch, size)
-            for size in (critical.value, critical.low, critical.high)]  # fmt: skip
+    sizes = critical.value, critical.low, critical.high
+    ends = [batch.progress(local.batch, fitted.batch, size) for size in sizes]
     tokens = fitted.at(local.tokens / local.batch, ends[0])
     within = (steps > 0) & (tokens <= fitted.fitted[1] * 1.001)
     late = within & (steps >= (1 - LATE) * steps[within].max(initial=0.0))
@@ -272,8 +270,8 @@ def _behind(
             f"{local.name}: no losses after the warm-up where the baseline has some; log more "
             "often, or give a longer baseline"
         )
-    base = [np.interp(tokens[late], first.tokens[first.run == seed], first.loss[first.run == seed])
-            for seed in np.unique(first.run)]  # fmt: skip
+    of_seeds = [first.run == seed for seed in np.unique(first.run)]
+    base = [np.interp(tokens[late], first.tokens[seed], first.loss[seed]) for seed in of_seeds]
     logs = np.log(local.loss[late]) - np.log(np.mean(base, axis=0))
     parts = [logs[local.run[late] == seed].mean() for seed in np.unique(local.run[late])]
     if len(parts) == 1:
@@ -296,14 +294,14 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
         if (whole / store.WHOLE).exists():
             runs += _directory(whole, given)
             continue
-        workers = _one("workers", given.workers, place, len(paths))
-        tau, program = (place and _one(name, values, place - 1, len(paths) - 1)
-                        for name, values in (("tau", given.tau), ("algorithm", given.algorithm))
-                        )  # fmt: skip
-        if place and not tau:
+        tau, program, local = 1, "", len(paths) - 1
+        if place:
+            tau = _one("tau", given.tau, place - 1, local)
+            program = _one("algorithm", given.algorithm, place - 1, local)
+        if not tau:
             raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
-        kind = str(program), int(workers or 1), int(tau or 1)
-        run = _log(path, given, columns[place], kind)
+        workers = _one("workers", given.workers, place, len(paths)) or 1
+        run = _log(path, given, columns[place], (program, int(workers), int(tau)))
         if any(np.array_equal(run.loss, other.loss) for other in runs):
             raise InputError(
                 f"{run.name}: the same losses as those of another run; name the column of each, as "
@@ -374,11 +372,12 @@ def _directory(path: Path, given: Given) -> list[Trained]:
     """Read the runs of a run directory; those without one fixed period are left out."""
     directory, runs = directories.read(path), []
     workers = int(directory.table["cluster"]["workers"])
-    kind = directory.table.get("objective", {}).get("kind")
+    objective = directory.table.get("objective", {})
+    kind = objective.get("kind")
     if kind in PREDICTED and not directory.is_measured:
-        raise InputError(f"{path}: losses of objective.kind = {kind!r} are predictions; give a run "
-                         "that has trained a model")  # fmt: skip
-    size = float(workers * (given.tokens or directory.table.get("objective", {}).get("batch", 32)))
+        predicted = f"losses of objective.kind = {kind!r} are predictions"
+        raise InputError(f"{path}: {predicted}; give a run that has trained a model")
+    size = float(workers * (given.tokens or objective.get("batch", 32)))
     trained = None
     with suppress(InputError):  # of a scenario whose files are gone
         trained = dimension_of(parse(directory.table).objective)

@@ -7,7 +7,6 @@ communicates, only the pace is known; several links, or a column, separate the t
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -33,29 +32,27 @@ CLEARLY = 0.02  # relative difference from the stated computing, from which a st
 FEW = 8  # fewest periods that show how much they differ
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pattern:
-    """The steps at which an algorithm waits: those whose number, modulo `period`, is in `waits`."""
+    """The steps at which an algorithm waits: those with True at `waits[step % period]`."""
 
-    period: int
-    waits: frozenset[int]
+    waits: Array
 
-    @cached_property
-    def counts(self) -> Array:
-        """Return the number of waits in the first n steps, n = 0 .. period."""
-        hits = np.isin(np.arange(1, self.period + 1) % self.period, [*self.waits])
-        return np.concatenate([[0], np.cumsum(hits)])
-
-    def upto(self, step: Array) -> Array:
-        """Return how many of the steps 1 .. `step` wait."""
-        periods, rest = np.divmod(step, self.period)
-        waits: Array = periods * self.counts[-1] + self.counts[rest]
-        return waits
+    @property
+    def period(self) -> int:
+        """Return after how many steps the pattern repeats."""
+        return len(self.waits)
 
     @property
     def share(self) -> float:
         """Return the share of the steps that wait."""
-        return len(self.waits) / self.period
+        return float(self.waits.mean())
+
+    def upto(self, step: Array) -> Array:
+        """Return how many of the steps 1 .. `step` wait."""
+        counts = np.append(0, np.cumsum(np.roll(self.waits, -1)))
+        periods, rest = np.divmod(step, self.period)
+        return np.asarray(periods * counts[-1] + counts[rest])
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +89,7 @@ def pattern(scenario: Scenario) -> Pattern:
         later = waits[length // 4 :]
         for period in range(1, length // 3):
             if np.array_equal(later[period:], later[:-period]):
-                numbers = np.flatnonzero(later[:period]) + length // 4 + 1
-                return Pattern(period, frozenset((numbers % period).tolist()))
+                return Pattern(np.roll(later[:period], length // 4 + 1))
     raise InputError(
         f"{scenario.algorithm[0].words}: communicates at no fixed period in {LENGTHS[-1]} steps; "
         "give logs of an algorithm that does"
@@ -175,16 +171,14 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int,
     """
     if pattern.share in (0.0, 1.0) or not len(step):
         return 0, []
-    shifted = (step + np.arange(pattern.period)[:, None]) % pattern.period
-    waiting = np.isin(shifted, [*pattern.waits])
-    if not (waiting.any(axis=1) & ~waiting.all(axis=1)).any():
+    waiting = pattern.waits[(step + np.arange(pattern.period)[:, None]) % pattern.period]
+    both = np.asarray(waiting.any(axis=1) & ~waiting.all(axis=1))
+    if not both.any():
         return _one_phase(waiting[:2, 0], step, lasted, job)
     usual_most = np.minimum(lasted, 20 * np.median(lasted))
     scores = [  # seconds by which waiting steps are longer, for each shift
-        usual_most[row].mean() - usual_most[~row].mean()
-        if row.any() and not row.all()
-        else -math.inf
-        for row in waiting
+        usual_most[row].mean() - usual_most[~row].mean() if mixed else -math.inf
+        for row, mixed in zip(waiting, both, strict=True)
     ]
     best, usual = int(np.argmax(scores)), int(scores[1] > scores[0])
     if scores[usual] > 0 and scores[usual] >= CLEAR * scores[best]:
@@ -194,11 +188,9 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int,
             f"{job.name}: steps at which its workers wait take no longer than others; does the log "
             "leave communication out?"
         ]
-    period = pattern.period
-    first = min(n for n in range(period) if (n + best) % period in pattern.waits)
-    return best, [
-        f"{job.name}: its workers wait at steps {first}, {first + period}, ..., as the log shows"
-    ]
+    first = int(np.argmax(np.roll(pattern.waits, -best)))
+    more = f"{first + pattern.period}, ..., as the log shows"
+    return best, [f"{job.name}: its workers wait at steps {first}, {more}"]
 
 
 def _one_phase(waits: Array, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:

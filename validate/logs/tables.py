@@ -24,7 +24,7 @@ from ..training.events import STEP, WAIT
 INCREASING = 0.75  # share of times, from which they are elapsed times
 CLOCK, RESTARTS, EVEN = 5, 0.1, 3.0
 """Rises that show a clock, at least half of all differences; the largest share of differences that
-begin anew, below half the time before; the factor by which growth in both halves may be apart."""
+fall; the factor by which growth in both halves may be apart."""
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
 TEXTS = (*NAMES, *(f"{name}.gz" for name in NAMES))
 HEAD = 100_000  # bytes of a trace, that say what its devices are: its events follow
@@ -160,7 +160,11 @@ def _log(
     path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]
 ) -> Log:
     """Read the columns that are needed, in order of rank and step."""
-    wanted, vague = _needed(chosen)
+    parts = [part for part in ("compute", "wait") if part in chosen]
+    vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
+    wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
+    if "seconds" in chosen or len(parts) < 2:  # else its parts make up a step's time
+        wanted.append("seconds" if "seconds" in chosen else "time")
     read = [chosen[quantity] for quantity in wanted]
     numbers, lines, left_out = log_table.numbers(
         rows, [(names.index(column.name), column.name, column.value) for column in read]
@@ -181,57 +185,41 @@ def _log(
             columns = " and ".join(chosen[part].name for part in quantities if part in chosen)
             raise ValueError(f"line {at}, column {columns}: {what}")
 
-    elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
-    log = _steps(path, values, demand, elapsed, chosen)
     framework = chosen["step"].name.rpartition(" - ")[0] if "step" in chosen else ""
-    return replace(log, notes=(*notes, *log.notes), framework=framework)
-
-
-def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
-    """Return the quantities to read, and the parts of a step whose columns have no unit."""
-    parts = [part for part in ("compute", "wait") if part in chosen]
-    vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
-    wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
-    if "seconds" in chosen or len(parts) < 2:  # else its parts make up a step's time
-        wanted.append("seconds" if "seconds" in chosen else "time")
-    return wanted, vague
+    log = _steps(path, values, demand, chosen)
+    return replace(log, notes=tuple(notes), framework=framework)
 
 
 def _steps(
     path: Path,
     values: dict[str, np.ndarray],
     demand: Callable[..., None],
-    elapsed: bool,
     chosen: Mapping[str, Column],
 ) -> Log:
-    """Check rows in order; turn times that are `elapsed`, or a clock's, into those of steps."""
+    """Check rows in order; turn elapsed times into those of steps."""
     rank, step = values["rank"].astype(int), values["step"].astype(int)
     same = rank[1:] == rank[:-1]
     twice = same & (step[1:] == step[:-1])
     again = step[int(twice.argmax())] if twice.size else 0
     demand(twice, f"step {again} again; {AGAIN}", "step")
-    notes = []
     for part in TIMES[:3]:
-        if part in values and (grown := _clock(values[part], step, same)) is not None:
-            demand(grown, f"a clock that goes back; {RESUMED}", part)
-            if part != "seconds":
-                raise ValueError(
-                    f"column {chosen[part].name}: it only grows, as a clock does; write the time "
-                    "of each step by itself, or leave the column out"
-                )
-            notes = [f"{path}: column {chosen[part].name} is a clock: a step is its difference"]
-            values, elapsed = values | {"time": values.pop(part)}, True
+        if part in values and _is_clock(values[part], step, same):
+            name = chosen[part].name
+            raise ValueError(
+                f"column {name}: it only grows, as a clock does; write the time of each step by "
+                f'itself, or columns = {{ time = "{name}" }} beside the log, with its unit'
+            )
     compute = values.get("compute", np.full(len(step), math.nan))
     gone = np.diff(values.get("time", np.empty(0)))
     # a column such as "time_s" could be either
+    elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
     if "time" in values and (elapsed or not same.any() or (gone[same] >= 0).mean() >= INCREASING):
         demand(same & (gone < 0), f"earlier than the step before; {RESUMED}", "time")
         keep = np.flatnonzero(same) + 1
         if not len(keep):
             raise ValueError(f"a single elapsed time; {NEEDED}")
         covered = np.diff(step)[same].astype(float)
-        rows = rank[keep], step[keep], covered, gone[same], compute[keep]
-        return Log(path, *rows, tuple(notes))
+        return Log(path, rank[keep], step[keep], covered, gone[same], compute[keep])
     seconds = values.get("seconds", values.get("time"))
     if seconds is None:
         seconds = compute + values["wait"]
@@ -243,19 +231,16 @@ def _steps(
     return Log(path, rank, step, np.ones(len(step)), seconds, compute)
 
 
-def _clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> np.ndarray | None:
-    """Return where a clock goes back if the values are one's; None for times of steps.
-
-    Times of steps fall as often as they rise, and means of them settle; a clock grows evenly.
-    """
+def _is_clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> bool:
+    """Return whether values grow evenly, but where a job resumed, as no times of steps do."""
     grown = np.diff(values)
     back, forth = same & (grown < 0), same & (grown > 0)
     anew = bool((grown <= -values[:-1] / 2)[back].all())
     if forth.sum() < max(CLOCK, same.sum() / 2) or back.sum() > RESTARTS * same.sum() or not anew:
-        return None
+        return False
     rates = (grown / np.maximum(np.diff(step), 1))[forth]
     early, late = (float(np.median(half)) for half in np.array_split(rates, 2))
-    return back if late > early / EVEN else None
+    return late > early / EVEN
 
 
 def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
