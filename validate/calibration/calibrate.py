@@ -139,14 +139,18 @@ def calibrate(
         "measured": _measured(runs, times, link),
         "notes": [*notes, *law.notes],
     }
+    recorded = [source.scenario for source in runs if source.recorded]
+    workers = {scenario.cluster.workers for scenario in recorded}
+    parameters = max((scenario.model.parameters for scenario in recorded), default=1)
+    by_gloo = {source.scenario.network.library for source in runs} == {"gloo"}
     tables = {
         "calibration": calibration,
-        "cluster": law.tables,
+        "cluster": ({"workers": workers.pop()} if len(workers) == 1 else {}) | law.tables,
+        "model": {"parameters": parameters} if parameters > 1 else {},
         "overhead": fitted.tables,
         "codec": codecs,
-        "network": link.table if link else {},
+        "network": link.table if link else {"library": "gloo"} if by_gloo else {},
     }
-    _add_jobs(tables, runs)
     tables = {key: table for key, table in tables.items() if table}
     return CalibrationResult(Profile(tables, HEAD, law.files), law, checks)
 
@@ -168,28 +172,13 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
     }
 
 
-def _add_jobs(tables: dict[str, Any], runs: Sequence[Source]) -> None:
-    """Add the scenario's numbers from recorded jobs, and the network's from runs."""
-    workers = {source.scenario.cluster.workers for source in runs if source.recorded}
-    if len(workers) == 1:  # all recorded jobs agree
-        tables["cluster"] = {"workers": workers.pop()} | tables["cluster"]
-    if sizes := {source.scenario.model.parameters for source in runs if source.has_model}:
-        tables["model"] = {"parameters": max(sizes)}
-    if not tables["network"] and {source.scenario.network.library for source in runs} == {"gloo"}:
-        tables["network"] = {"library": "gloo"}
-
-
 def _codecs(
     runs: Sequence[Source], below: Profile, base: Path | str | None, notes: list[str]
 ) -> Any:
     """Return the base's [[codec]], unless other costs of the runs contain it."""
     codecs = below.tables.get("codec")
-    kinds = {
-        getattr(run.algorithm.parameters.get("codec"), "kind", "raw")
-        for source in runs
-        for run in source.runs
-    }
-    if not codecs or kinds <= {"raw"}:
+    of_runs = [run.algorithm.parameters.get("codec") for source in runs for run in source.runs]
+    if not codecs or all(getattr(codec, "kind", "raw") == "raw" for codec in of_runs):
         return codecs
     notes.append(
         f"{base}: its [[codec]] is left out, as overhead.step and overhead.issue of runs with a "

@@ -26,15 +26,14 @@ class FittedLaws:
     """The tables of [cluster] that describe the measured steps.
 
     `compute` and `group` (without those of `compute`) are its tables; `samples`: by
-    file name, the times (seconds) that an empirical law refers to; `members`: the measured ranks of
-    each group; "" is all others. `ranking`: every family tried, best first, by group. `sd`:
-    relative standard error of the mean step. `notes`: findings, in sentences.
+    file name, the times (seconds) that an empirical law refers to. `ranking`: every family tried,
+    best first, by group. `sd`: relative standard error of the mean step. `notes`: findings, in
+    sentences.
     """
 
     compute: dict[str, Any]
     group: list[dict[str, Any]]
     samples: dict[str, Array]
-    members: dict[str, list[int]]
     ranking: list[dict[str, Any]]
     sd: float
     notes: list[str] = field(default_factory=list)
@@ -83,18 +82,14 @@ def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> Fitt
             empirical[file] = sample
         ranking += [{"group": name, **row} for row in rows]
         notes += [f"{name} workers: {note}" if name else note for note in more]
-    members = {name: [ranks[place] for place in places] for name, places in groups.items()}
     grouped = []
     for name in filter(None, groups):
-        grouped.append({"name": name, "workers": len(members[name]), "compute": laws[name]})
-        verb = "workers {} take" if len(members[name]) > 1 else "worker {} takes"
+        grouped.append({"name": name, "workers": len(groups[name]), "compute": laws[name]})
+        members = ", ".join(str(ranks[place]) for place in groups[name])
+        verb = "workers {} take" if len(groups[name]) > 1 else "worker {} takes"
         ratio = samples[name].mean() / samples[""].mean()
-        notes.append(
-            f"{verb.format(', '.join(map(str, members[name])))} {ratio:.4g} times as long as the "
-            "others, throughout"
-        )
-    sd = _standard_error(series)
-    return FittedLaws(laws[""], grouped, empirical, members, ranking, sd, notes)
+        notes.append(f"{verb.format(members)} {ratio:.4g} times as long as the others, throughout")
+    return FittedLaws(laws[""], grouped, empirical, ranking, _standard_error(series), notes)
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:
@@ -130,12 +125,12 @@ def _law(
             f"{chosen.law.model_dump()['dist']} is not exactly the law (p = {chosen.p:.2g}), but "
             f"close enough: the slowest of {workers} is within {abs(chosen.slowest - 1):.1%}"
         )
-    rows = [
-        {"family": table["dist"], "parameters": table}
-        | {key: value for key, value in vars(fit).items() if key != "law"}
-        | {"chosen": fit is chosen}
-        for fit, table in ((fit, _table(fit.law)) for fit in tried)
-    ]
+    rows = []
+    for fit in tried:
+        numbers = {key: value for key, value in vars(fit).items() if key != "law"}
+        table = _table(fit.law)
+        rows.append({"family": table["dist"], "parameters": table, **numbers})
+        rows[-1]["chosen"] = fit is chosen
     law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
     return law, rows, notes
 

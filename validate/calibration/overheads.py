@@ -70,7 +70,6 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
         for rank in np.unique(run.events["node"]):
             events = run.events[run.events["node"] == rank]
             nodes.append(_Node(run, events[events["step"] > WARM_UP * events["step"].max()], costs))
-    prescribed = [node for node in nodes if not node.is_real]
     bare = [node for node in nodes if node.is_real]
     servers = [node for node in nodes if node.serves]
     plain = _term(nodes, "plain")
@@ -82,7 +81,7 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
         "receive": _term(servers, "receive"),
         "message": _term(bare, "message"),
     }
-    late = _term(prescribed or bare, "late")
+    late = _term([node for node in nodes if not node.is_real] or bare, "late")
     collect = terms["collect"]
     if late is not None and collect is not None:
         # a waiting worker collects its result during the wait, others after it
@@ -357,13 +356,7 @@ def _relative(term: Term) -> float:
 def _standard_errors(base: Profile, workers: int) -> dict[str, float]:
     """Return a profile's relative standard errors for a number of workers."""
     stated: Mapping[str, float] = base.tables.get("calibration", {}).get("sd", {})
-    tables = base.tables.get("overhead", ())
-    errors: dict[str, float] = {}
-    for index, table in enumerate(tables):
-        exact = any(other.get("workers") == workers for other in tables)
-        if not exact or table.get("workers") == workers:
-            for name in TERMS:
-                errors[name] = hypot(
-                    errors.get(name, 0.0), stated.get(f"overhead.{index}.{name}", 0)
-                )
-    return errors
+    counts = [table.get("workers") for table in base.tables.get("overhead", ())]
+
+    used = [n for n, count in enumerate(counts) if count == workers or workers not in counts]
+    return {name: hypot(*(stated.get(f"overhead.{n}.{name}", 0.0) for n in used)) for name in TERMS}

@@ -35,14 +35,13 @@ APART = 1.25  # ratio of times, compared with those over one link, from which li
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives with known bytes of one job of `workers`: bytes and seconds of each.
+    """Collectives with known bytes of a job: `sent` bytes and seconds of each hop of their ring.
 
     `certain`: whether the last rank's join is known, so that the seconds contain no waiting.
     """
 
     path: Path
-    workers: int
-    sizes: np.ndarray
+    sent: np.ndarray
     lasted: np.ndarray
     certain: bool
 
@@ -75,9 +74,8 @@ class Source:
     """Runs of one scenario.
 
     `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
-    run directory; `recorded`: whether it is a user's job, with the collectives `over_links`;
-    `has_model`: whether the scenario's model is the job's; `notes`:
-    sentences for the profile.
+    run directory; `recorded`: whether it is a user's job, with the collectives `over_links`, and a
+    model of 1 parameter if it is unknown; `notes`: sentences for the profile.
     """
 
     path: Path
@@ -87,7 +85,6 @@ class Source:
     summary: dict[str, Any]
     notes: tuple[str, ...] = ()
     recorded: bool = False
-    has_model: bool = False
     over_links: Collectives | None = None
 
 
@@ -213,10 +210,7 @@ def _recorded(path: Path, job: Recorded) -> Source:
             "send; correct it if they send anything else"
         )
     summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
-    return Source(
-        path, scenario, runs, {}, summary, tuple(notes), recorded=True, has_model=bool(size),
-        over_links=over_links,
-    )  # fmt: skip
+    return Source(path, scenario, runs, {}, summary, tuple(notes), True, over_links)
 
 
 def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
@@ -287,15 +281,16 @@ def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | N
     certain = bool((~np.isnan(waits["joined"])).any())
     if certain:
         waits = waits[~np.isnan(waits["joined"])]
-        lasted = waits["end"] - np.maximum(waits["start"], waits["joined"])
-        return Collectives(path, workers, waits["bytes"], np.maximum(lasted, 0.0), certain)
-    ranks = [waits[waits["node"] == rank] for rank in np.unique(waits["node"])]
-    common = min(map(len, ranks))
-    sizes = np.array([rank["bytes"][:common] for rank in ranks])
-    if np.ptp(sizes, axis=0).any():  # the ranks recorded different parts of the job
-        return Collectives(path, workers, waits["bytes"], waits["end"] - waits["start"], certain)
-    lasted = np.min([(rank["end"] - rank["start"])[:common] for rank in ranks], axis=0)
-    return Collectives(path, workers, sizes[0], lasted, certain)
+    sizes = waits["bytes"]
+    lasted = np.maximum(waits["end"] - np.fmax(waits["start"], waits["joined"]), 0.0)
+    if not certain:
+        ranks = [waits["node"] == rank for rank in np.unique(waits["node"])]
+        common = min(rank.sum() for rank in ranks)
+        of_rank = np.array([sizes[rank][:common] for rank in ranks])
+        if not np.ptp(of_rank, axis=0).any():  # else ranks recorded different parts of the job
+            sizes = of_rank[0]
+            lasted = np.min([lasted[rank][:common] for rank in ranks], axis=0)
+    return Collectives(path, sizes / workers, lasted / (2 * (workers - 1)), certain)
 
 
 def fit_link(sources: Sequence[Source]) -> Link | None:
@@ -306,9 +301,8 @@ def fit_link(sources: Sequence[Source]) -> Link | None:
     link = _fitted(jobs)
     ratios = []
     for job in jobs:
-        sizes, hops = job.sizes / job.workers, 2 * (job.workers - 1)
-        over = hops * ((link.latency or 0.0) + link.per_byte * sizes)
-        ratios.append(float(np.median(job.lasted / np.maximum(over, 1e-9))) or math.ulp(1.0))
+        over = np.maximum((link.latency or 0.0) + link.per_byte * job.sent, 1e-9)
+        ratios.append(float(np.median(job.lasted / over)) or math.ulp(1.0))
     if max(ratios) > APART * min(ratios):
         speeds = "; ".join(f"{job.path}: {_fitted([job]).words}" for job in jobs)
         raise InputError(
@@ -319,9 +313,8 @@ def fit_link(sources: Sequence[Source]) -> Link | None:
 
 
 def _fitted(jobs: Sequence[Collectives]) -> Link:
-    """Fit a link to collectives, per hop of their ring, with one median per size."""
-    sent = np.concatenate([job.sizes / job.workers for job in jobs])
-    lasted = np.concatenate([job.lasted / (2 * (job.workers - 1)) for job in jobs])
+    """Fit a link to collectives, with one median per size."""
+    sent, lasted = (np.concatenate([getattr(job, of) for job in jobs]) for of in ("sent", "lasted"))
     sizes, notes = np.unique(sent), []
     if not all(job.certain for job in jobs):
         notes.append(
@@ -331,7 +324,7 @@ def _fitted(jobs: Sequence[Collectives]) -> Link:
     if sizes.max() < LIKE * sizes.min():
         notes.append("all collectives have one size: their whole time counts as bandwidth")
         return Link(None, float(np.median(lasted)) / float(sizes.mean()), tuple(notes))
-    if len(jobs) > 1 and all(job.sizes.max() < LIKE * job.sizes.min() for job in jobs):
+    if len(jobs) > 1 and all(job.sent.max() < LIKE * job.sent.min() for job in jobs):
         notes.append(
             "each job has collectives of one size: latency and bandwidth are right only if they "
             "were recorded over the same links"
