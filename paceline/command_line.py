@@ -472,9 +472,7 @@ def _validate(
     return result.json, parts, result.notes
 
 
-def _matrix(
-    scenario: str | None, only: str | None, report: Path, device: str, out: Path
-) -> Answer:
+def _matrix(scenario: str | None, only: str | None, report: Path, device: str, out: Path) -> Answer:
     """Run the validation matrix, and print which of its aims were met."""
     if scenario is not None:
         raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")

@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
@@ -104,10 +104,6 @@ class Accelerator(Device):
         """Record a blocking event."""
         return self._api.current_stream(self.where).record_event(self._api.Event(blocking=True))
 
-    def finish(self) -> None:
-        """Sleep until all work issued so far by this thread is done."""
-        self._pass(self.mark())
-
     def _pass(self, event: Any) -> None:
         """Sleep until an event has passed."""
         self._api.set_device(self.where)  # a new thread would begin a context on GPU 0
@@ -124,14 +120,11 @@ class Accelerator(Device):
         return self._completion.submit(wait)
 
     @contextmanager
-    def _beside(self, begin: Any) -> Any:
+    def branch(self, begin: Any) -> Iterator[None]:
+        """Return a context on another stream, for which collectives do not wait."""
         with self._api.stream(self._branch):
             self._branch.wait_event(begin)
             yield
-
-    def branch(self, begin: Any) -> AbstractContextManager[None]:
-        """Return a context on another stream, for which collectives do not wait."""
-        return self._beside(begin)
 
     def adopt(self, tensor: Tensor) -> Tensor:
         """Reserve the tensor's memory until this stream has used it."""
@@ -162,7 +155,7 @@ class Accelerator(Device):
             self._landing.stream = self._api.Stream(self.where)
         with self._api.stream(self._landing.stream):
             super().land(works)
-            self.finish()
+            self._pass(self.mark())  # sleeps until all work that this thread has issued is done
 
     def identity(self) -> str:
         """Return the GPU's place on the PCI bus, as NCCL reads it, or its UUID.

@@ -71,7 +71,7 @@ def _profile(path: Path, link: Link) -> CalibrationResult:
         "date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path]),
         "notes": [*link.notes],
     }  # fmt: skip
-    nothing = compute_laws.FittedLaws({}, [], {}, {}, [], 0.0)
+    nothing = compute_laws.FittedLaws({}, [], {}, [], 0.0)
     tables = {"calibration": about, "network": link.table}
     return CalibrationResult(Profile(tables, HEAD), nothing, [])
 

@@ -44,8 +44,8 @@ def read(*paths: Path | str) -> Recorded:
     """
     if not paths:
         raise InputError("no trace; give the file of each rank")
-    traced: list[np.ndarray] = []
-    heads: list[dict[str, Any]] = []
+    traced: dict[int, tuple[np.ndarray, dict[str, Any]]] = {}
+    workers = 0
     for index, path in enumerate(paths):
         document = _document(Path(path))
         try:
@@ -54,24 +54,20 @@ def read(*paths: Path | str) -> Recorded:
             workers = int(about.get("world_size", len(paths)))
             if not 0 <= rank < workers <= MOST and "rank" in about and "world_size" in about:
                 raise ValueError("no such rank")
-            gpus = [item.get("name") for item in document.get("deviceProperties") or []]
-            traced.append(_events(Path(path), rank, document["traceEvents"]))
+            gpus = [str(item.get("name")) for item in document.get("deviceProperties") or []]
+            events = _events(Path(path), rank, document["traceEvents"])
         except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
             raise InputError(f"{path}: its events are not those of a profiler; {REMEDY}") from None
-        head = {
-            "title": Path(path).name, "label": KEY[0], "seed": KEY[1], "rank": rank,
-            "workers": workers, "model_bytes": None,
-        }  # fmt: skip
-        heads.append(head | {"hardware": {"gpu": str(gpus[0])} if gpus else {}})
-    given_ranks = [head["rank"] for head in heads]
-    if len({*given_ranks}) < len(given_ranks):
-        raise InputError(f"{', '.join(map(str, paths))}: traces of the same rank; give one of each")
+        if rank in traced:
+            raise InputError(f"{path}: a second trace of rank {rank}; give one of each")
+        head = {"title": Path(path).name, "workers": workers}
+        traced[rank] = events, head | {"hardware": {"gpu": gpus[0]} if gpus else {}}
     notes = ["from a profiler's trace, which slows steps down: compare with the pace without it"]
-    if missing := sorted({*range(heads[0]["workers"])} - {*given_ranks}):
+    if missing := sorted({*range(workers)} - traced.keys()):
         notes.append(f"no trace of {ranks(missing)}")
-    order = np.argsort(given_ranks)
-    events = np.concatenate([traced[index] for index in order])
-    return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, heads[order[0]], notes)
+    in_order = [traced[rank] for rank in sorted(traced)]
+    events = np.concatenate([events for events, _ in in_order])
+    return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, in_order[0][1], notes)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -107,6 +103,7 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarra
     collectives.sort(key=lambda collective: collective[0][0])
     begins = [begin for (begin, _), _ in collectives]
     rows: list[tuple[float, ...]] = []
+    none = math.nan, math.nan, math.nan
     for number, (start, end) in enumerate(intervals, start=1):
         exposed, latest = [], start
         within = slice(bisect_left(begins, start), bisect_left(begins, end))
@@ -116,10 +113,10 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarra
             exposed.append((max(until - since - (busy(until) - busy(since)), 0.0), size))
             latest = max(latest, over)
         at = end - sum(seconds for seconds, _ in exposed) - zero
-        rows.append((rank, STEP, number, start - zero, at, math.nan, math.nan, math.nan))
+        rows.append((rank, STEP, number, start - zero, at, *none))
         for seconds, size in exposed:
-            rows.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
-            rows.append((rank, WAIT, number, at, at + seconds, math.nan, math.nan, size))
+            rows.append((rank, ISSUE, number, at, at, *none))
+            rows.append((rank, WAIT, number, at, at + seconds, *none[1:], size))
             at += seconds
     if len(rows) == len(intervals):
         raise InputError(
@@ -162,8 +159,8 @@ def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
         return lambda at: 0.0
     starts, ends = np.array(sorted(intervals)).T
     ends = np.maximum.accumulate(ends)
-    apart = starts[1:] > ends[:-1]
-    starts, ends = starts[np.append(True, apart)], ends[np.append(apart, True)]
+    starts[1:] = np.maximum(starts[1:], ends[:-1])  # each covers what those before it do not
+    ends = np.maximum(ends, starts)
     edges = np.column_stack([starts, ends]).ravel()
     seconds = np.cumsum(np.column_stack([np.zeros(len(starts)), ends - starts]).ravel())
     return lambda at: float(np.interp(at, edges, seconds))

@@ -76,17 +76,13 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         notes=list(task.algorithm.notes),
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
-        staleness_unit=_unit(program),
+        staleness_unit=(
+            "updates" if program.server else "averagings" if program.pooled else "steps"
+        ),
     )
     if not complete:
         run.notes.append("cut short: measured up to its end")
     return MeasuredRun(run, nodes, complete)
-
-
-def _unit(program: Program) -> str:
-    if program.server is not None:
-        return "updates"
-    return "averagings" if program.pooled else "steps"
 
 
 @dataclass(frozen=True)
@@ -97,12 +93,6 @@ class CurvePoint:
     time: float
     rows: Sequence[Any]
     beside: Sequence[Any] = ()
-
-    @property
-    def x(self) -> np.ndarray:
-        """Return the mean of the watched nodes' parameters."""
-        mean: np.ndarray = payloads.mean([np.array(row["x"]) for row in self.rows])
-        return mean
 
 
 def _points(program: Program, nodes: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
@@ -121,14 +111,11 @@ def _points(program: Program, nodes: Sequence[Record], scenario: Scenario) -> li
         if step % interval == 0 or step == last or program.server:
             same = [record[step] for record in rows]
             time = max(float(row["time"]) for row in same)
-            points.append(CurvePoint(step / scale, time, same, _beside(nodes, watched, time)))
+            # the last rows before it of nodes that record only buffers
+            rest = [node.rows[node.rows["time"] <= time] for node in nodes if node not in watched]
+            beside = [rows[-1] for rows in rest if len(rows)]
+            points.append(CurvePoint(step / scale, time, same, beside))
     return points
-
-
-def _beside(nodes: Sequence[Record], watched: Sequence[Record], time: float) -> list[Any]:
-    """Return the last rows before `time` of nodes that record only buffers."""
-    rest = [record.rows[record.rows["time"] <= time] for record in nodes if record not in watched]
-    return [rows[-1] for rows in rest if len(rows)]
 
 
 def _pooled(watched: Sequence[Record], scale: int, interval: int, last: float) -> list[CurvePoint]:
@@ -168,8 +155,9 @@ def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
     """Evaluate a point, with the workers' buffers if their models have any."""
     if isinstance(goal.start, complex):
         return goal.evaluate(goal.start, point.step)
+    x = payloads.mean([np.array(row["x"]) for row in point.rows])
     buffers = payloads.mean([np.array(row["buffers"]) for row in point.beside or point.rows])
     if len(buffers):
         assert isinstance(goal, TorchObjective)
-        return goal.evaluate(point.x, point.step, buffers)
-    return goal.evaluate(point.x, point.step)
+        return goal.evaluate(x, point.step, buffers)
+    return goal.evaluate(x, point.step)

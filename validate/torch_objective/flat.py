@@ -1,7 +1,9 @@
 """View a module's parameters and buffers as flat vectors, without copies."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,10 +66,7 @@ class Flat:
         """
         pieces = gradient.split_with_sizes(list(sizes[::-1]))[::-1]
         inside = _overlaps(self._sizes, sizes)
-        missing = [0] * len(pieces)
-        for places in inside:
-            for place in places:
-                missing[place] += 1
+        missing = [sum(place in places for places in inside) for place in range(len(pieces))]
         freed_count = 0
 
         def free() -> None:
@@ -76,17 +75,14 @@ class Flat:
                 freed_count += 1
                 freed(freed_count - 1, pieces[freed_count - 1])
 
-        def arrived(places: Sequence[int]) -> Callable[[Tensor], None]:
-            def hook(_: Tensor) -> None:
-                for place in places:
-                    missing[place] -= 1
-                free()
-
-            return hook
+        def arrived(places: Sequence[int], _: Tensor) -> None:
+            for place in places:
+                missing[place] -= 1
+            free()
 
         hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                arrived(places)
+                partial(arrived, places)
             )
             for parameter, places in zip(self.parameters, inside, strict=True)
         ]
@@ -101,17 +97,10 @@ class Flat:
 
 def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int]]:
     """Return the numbers of the pieces that each parameter overlaps, given lengths."""
-    overlaps, below = [], sum(parameters)
-    edges = []
-    for size in pieces:
-        edges.append((below - size, below))
-        below -= size
-    first = 0
-    for size in parameters:
-        last = first + size
-        overlaps.append([i for i, (low, high) in enumerate(edges) if low < last and first < high])
-        first = last
-    return overlaps
+    lasts = np.cumsum(parameters)
+    lows = lasts[-1] - np.cumsum(pieces)  # pieces begin at the end of the vector
+    within = (lows < lasts[:, None]) & ((lasts - parameters)[:, None] < lows + pieces)
+    return [np.flatnonzero(row).tolist() for row in within]
 
 
 class Buffers:

@@ -81,21 +81,17 @@ class TorchSource:
 
     def gradient(self, x: Vector) -> np.ndarray:
         """Return the gradient of the next mini-batch at the array `x` (dimension,)."""
-        return self._arrays(x)[1]
+        return self.loss_and_gradient(x)[1]
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, np.ndarray]:
         """Return loss and gradient of the next mini-batch at the array `x` (dimension,)."""
-        loss, gradient = self._arrays(x)
-        return float(loss), gradient
-
-    def _arrays(self, x: Vector) -> tuple[Tensor, np.ndarray]:
         at = self._flat.tensor(x)
         if at.device.type != "cpu":
             loss, gradient = self.tensors(at)
-            return loss, gradient.cpu().numpy().copy()
+            return float(loss), gradient.cpu().numpy().copy()
         result = np.zeros(self._flat.dimension, dtype=x.dtype)  # torch writes into its memory
         with one_thread(at.device):
-            return self._write(at, torch.from_numpy(result)), result
+            return float(self._write(at, torch.from_numpy(result))), result
 
     # For real workers
 

@@ -53,7 +53,10 @@ class TorchObjective:
     def __init__(self, spec: Torch, workers: int, seed: int, accumulation: int = 1) -> None:
         self._batch, self._seed, self.weight_decay = spec.batch, seed, spec.weight_decay
         self._accumulation = accumulation
-        self.device = _device(spec.device)
+        try:
+            self.device = numbered_device(spec.device)
+        except LookupError as error:
+            raise ObjectiveError(("objective", "device"), str(error)) from None
         dataset = data.load_named(spec.data, spec.folder)
         samples = len(dataset.train_y)
         check_workers(workers, samples)
@@ -157,13 +160,6 @@ def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:
             models.MODEL, f"gives no tensor of shape {wanted}; choose another model"
         )
     return not torch.equal(before, torch.get_rng_state())
-
-
-def _device(name: str) -> torch.device:
-    try:
-        return numbered_device(name)
-    except LookupError as error:
-        raise ObjectiveError(("objective", "device"), str(error)) from None
 
 
 def check_workers(workers: int, samples: int) -> None:

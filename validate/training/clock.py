@@ -34,16 +34,15 @@ class Clock:
             time.sleep(remaining)
 
 
-def prctl(option: int, value: int | bytes) -> bool:
-    """Set an attribute of this process, on Linux only; return whether that succeeded."""
-    if not sys.platform.startswith("linux"):
-        return False
-    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+def prctl(option: int, value: int | bytes) -> None:
+    """Set an attribute of this process, on Linux only."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def use_precise_timers() -> bool:
+def use_precise_timers() -> None:
     """Make timers end on time, not 50 microseconds late; call before threads start."""
-    return prctl(PR_SET_TIMERSLACK, 1)
+    prctl(PR_SET_TIMERSLACK, 1)
 
 
 def die_with_parent() -> None:

@@ -187,13 +187,15 @@ class Mailbox:
                 if now >= until and computed():
                     return None
                 coming = any(source in (ANY, message.sender) for message in self._arriving)
-                if first is None and not coming and self._over(source):
+                over = self.ended == self.peers if source == ANY else source in self.ended
+                if first is None and not coming and over:
                     return None
                 at = min(until if now < until else inf, inf if first is None else first.due)
                 at = min(at, self._arriving[0].due if self._arriving else inf)
                 if first is None and not self._arriving:
                     if now >= given_up:
-                        raise TimeoutError(f"no message {_from(source)} within {patience:g} s")
+                        sender = "any node" if source == ANY else f"node {source}"
+                        raise TimeoutError(f"no message from {sender} within {patience:g} s")
                     at = min(at, given_up)
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
 
@@ -209,13 +211,10 @@ class Mailbox:
         with self._changed:
             self._changed.notify_all()
 
-    def _over(self, source: int) -> bool:
-        return source in self.ended if source != ANY else self.ended == self.peers
-
     def end(self) -> None:
         """Tell all peers that this node has finished."""
         for peer in self.peers:
-            self._send(peer, [-1.0] + [0.0] * (START - 1), _EMPTY)
+            self._send(peer, [-1.0] + [0.0] * (START - 1), torch.empty(0, dtype=torch.uint8))
 
     def close(self, patience: float) -> None:
         """Wait until all peers have finished, and all messages sent have arrived.
@@ -229,10 +228,3 @@ class Mailbox:
             raise TimeoutError(f"node {late[0]} has not finished within {patience:g} s")
         for work, _ in self._sent:
             work.wait()
-
-
-def _from(node: int) -> str:
-    return "from any node" if node == ANY else f"from node {node}"
-
-
-_EMPTY = torch.empty(0, dtype=torch.uint8)

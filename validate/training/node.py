@@ -207,10 +207,10 @@ class RealNode(TensorNode):
             )
 
     def _has_enough(self) -> bool:
-        alone = self._limits.pooled or self._limits.served
-        if alone and self._mailbox is not None and self._mailbox.ended:
+        limits = self._limits
+        if (limits.pooled or limits.served) and self._mailbox and self._mailbox.ended:
             return True
-        return self._limits.pooled and self._limits.enough()
+        return limits.pooled and limits.enough()
 
     def _due(self, begins: float, duration: float) -> float:
         """Return the planned end of a step (s); nan if steps are not stretched."""
@@ -224,7 +224,6 @@ class RealNode(TensorNode):
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """Compute a loss and a real gradient, stretched to their drawn duration."""
         begins, duration = self._begin()
-        assert self._learner is not None
         if self._coasting:
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
@@ -237,8 +236,6 @@ class RealNode(TensorNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Begin a gradient on a thread; its backward pass frees the pieces one by one."""
         begins, duration = self._begin()
-        learner = self._learner
-        assert learner is not None
         if self._heard is not None:
             self.staleness[self._heard] += 1
             self._heard = 0
@@ -268,7 +265,7 @@ class RealNode(TensorNode):
         def compute() -> None:
             try:
                 with self._device.branch(ready):
-                    learner.backward(x, sizes, freed)
+                    self._learner.backward(x, sizes, freed)
                     self._learned(self)
                 for wait in filter(None, waits):
                     wait.result()
@@ -360,24 +357,24 @@ class RealNode(TensorNode):
         """Wait for the first message of `source`."""
         if self._stopped:
             raise RunOver
-        serves = self.rank == self.server
         begin = self.now
-        message = self._take(source, self._limits.deadline if serves else inf)
+        until = self._limits.deadline if self.rank == self.server else inf
+        message = self._take(source, until)
         self._account_wait(message, begin)
-        if serves:
-            self._serve(message)
+        return self._accept(message)
+
+    def _accept(self, message: Message) -> tuple[int, Payload]:
+        """Account for a message received, and return its sender and content."""
+        if self.rank == self.server:
+            self._network.hears(message.sender, message.size)
+            self._stale = self.updates - self._versions[message.sender]
+            self.staleness[self._stale] += 1
+            self.step += 1
+            self.work(self._receive_seconds)
         elif self._heard is not None:
             self._heard += 1
         self.outcomes.append(message.sender)
         return message.sender, message.payload
-
-    def _serve(self, message: Message) -> None:
-        """Account for a message to the server."""
-        self._network.hears(message.sender, message.size)
-        self._stale = self.updates - self._versions[message.sender]
-        self.staleness[self._stale] += 1
-        self.step += 1
-        self.work(self._receive_seconds)
 
     def _take(self, source: int, until: float) -> Message:
         begin = self.now
@@ -396,14 +393,10 @@ class RealNode(TensorNode):
         message = self._declared_mailbox().take(source, handle.due, handle.computed.done)
         if message is None and not (handle.computed.done() and self.now >= handle.due):
             raise RunOver  # no remaining peer could send one
-        self.outcomes.append(None if message is None else message.sender)
         if message is None:
+            self.outcomes.append(None)
             return None
-        if self.rank == self.server:
-            self._serve(message)
-        elif self._heard is not None:
-            self._heard += 1
-        return message.sender, message.payload
+        return self._accept(message)
 
     def timer(self, seconds: float) -> Handle:
         """Start a timer: an empty piece that is due after `seconds`."""

@@ -117,22 +117,17 @@ class DeviceGroup:
             buffers.append(self._bring(buffer()))
             return begin(buffers[0], buffers)
 
-        waits = after is not None or (self._last is not None and not self._last.done())
-        works = self._queue(start, after) if waits else start()
-        return Pending(works, lambda: self._result(join(buffers)), self._land)
-
-    def _queue(
-        self, start: Callable[[], Works], after: Callable[[], object] | None
-    ) -> "Future[Works]":
-        """Start on the thread in the order of calls, once `after()` has returned."""
-
-        def run() -> Works:
+        def start_after() -> Works:
             if after is not None:
                 after()
             return start()
 
-        self._last = self._thread.submit(run)
-        return self._last
+        works: Works | Future[Works]
+        if after is None and (self._last is None or self._last.done()):
+            works = start()
+        else:  # on the thread, in the order of calls
+            works = self._last = self._thread.submit(start_after)
+        return Pending(works, lambda: self._result(join(buffers)), self._land)
 
     def _ready(
         self, buffer: Make, after: Callable[[], object] | None
