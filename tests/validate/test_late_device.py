@@ -322,7 +322,7 @@ def test_a_first_pieces_mean_is_there_before_the_backward_pass(
 ):
     """A backward pass has a stream of its own, lest all that is communicated wait for its end."""
     if mutant:
-        mutate(monkeypatch, HERE, "Accelerator._beside", "self._api.stream(self._branch)", mutant)
+        mutate(monkeypatch, HERE, "Accelerator.branch", "self._api.stream(self._branch)", mutant)
     assert (left_of_the_backward_pass(monkeypatch, tmp_path) > 1) == early
 
 
