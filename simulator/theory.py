@@ -316,9 +316,22 @@ def selected(scenario: Scenario) -> Scenario | None:
 
 
 def steps_of(scenario: Scenario) -> Callable[[int], float]:
-    """Return Theorem 1's seconds per step of a scenario as a function of the period."""
+    """Return Theorem 1's seconds per step of a scenario as a function of the period.
+
+    Averages over TCP also take slow start's time, after links that were idle for a period.
+    """
     workers, cost = _laws(scenario), mean_cost(scenario)
-    return cache(lambda tau: seconds_per_step(workers, cost.transmission + cost.latency, tau))
+    whole = cost.transmission + cost.latency
+    if not scenario.network.closed_form or scenario.network.transport != "tcp":
+        return cache(lambda tau: seconds_per_step(workers, whole, tau))
+    network, size = ClosedForm(scenario), scenario.model.bytes
+
+    def of_period(tau: int) -> float:
+        idle = tau * expected_max(workers, tau) + network.mean_plan.latency
+        woken = float(network.waking("mean", size, 1.0 + idle, 1.0))
+        return seconds_per_step(workers, whole + woken, tau)
+
+    return cache(of_period)
 
 
 def bound_of(scenario: Scenario) -> ErrorBound | None:
