@@ -27,6 +27,7 @@ from .collectives import (
     GATHER,
     NOTHING_SENT,
     CollectivePlan,
+    RegionPath,
     around,
     double_tree_plan,
 )
@@ -38,7 +39,6 @@ from .libraries import (
     nccl_choice,
     nccl_loops,
 )
-from .region_path import RegionPath
 from .topology.places import Places
 
 REMEMBERED = 10_000  # entries of a cache

@@ -25,7 +25,7 @@ from .collectives import double_tree, gather, messages
 from .fabric.fabric import Fabric
 from .fabric.messages import MessagePlan, Messages
 from .libraries import Loops, Segments
-from .topology.routes import Topology
+from .topology.graph import Topology
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Team = tuple[int, ...]

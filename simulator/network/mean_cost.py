@@ -18,7 +18,7 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     if scenario.network.closed_form or scenario.cluster.workers == 1:
         return ClosedForm(scenario).mean_cost()
     from .flow_network import FlowNetwork, SharedNetwork  # noqa: PLC0415 - they load numba
-    from .topology.routes import Topology  # noqa: PLC0415
+    from .topology.graph import Topology  # noqa: PLC0415
 
     workers, sizes = scenario.cluster.workers, [0.0, scenario.model.bytes]
     network = scenario.network.model_copy(update={"setup": 0})
@@ -47,7 +47,7 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
             return CollectiveCost(size / link.bandwidth, link.latency)
 
         return formula
-    from .topology.routes import Topology  # noqa: PLC0415 - only with flows
+    from .topology.graph import Topology  # noqa: PLC0415 - only with flows
 
     topology = Topology(scenario)
 

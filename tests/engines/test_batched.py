@@ -247,8 +247,8 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
         together = batched.run(algorithm, world, [1, 2, 3], spans=100)
         together[0].spans = None
         together[0].spans_truncated = False
-        monkeypatch.setattr("paceline.simulator.engines.batched.schedule.SEGMENTS", 1)
-        monkeypatch.setattr("paceline.simulator.engines.batched.schedule.STEPS", (13, 13))
+        monkeypatch.setattr("paceline.simulator.engines.batched.clocks.SEGMENTS", 1)
+        monkeypatch.setattr("paceline.simulator.engines.batched.clocks.STEPS", (13, 13))
         alone = [batched.run(algorithm, world, [seed])[0] for seed in (1, 2, 3)]
         for ours, theirs in zip(together, alone, strict=True):
             np.testing.assert_equal(asdict(ours), asdict(theirs))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.network.topology.routes import Topology
+from paceline.simulator.network.topology.graph import Topology
 from paceline.simulator.scenario.network import Link
 from paceline.simulator.studies.task import Task
 from tests.helpers.cases import beside, looped

@@ -1,14 +1,23 @@
-"""Compute the clocks of all workers and seeds from a recorded schedule, by blocks of steps.
+"""Record the effects of all workers in order, and replay them on their clocks, block by block.
 
 If all workers of a program do the same at any time, the order of effects does not depend on time.
-So `node.BatchedNode` runs the program once and records its effects (`schedule`); this file replays
+So `node.BatchedNode` runs the program once and records its effects here; `flush` replays
 them on arrays of clocks, with one NumPy operation for all workers and seeds. That replaces an event
 queue, whose cost per worker and step is a hundred times larger.
+
+A *segment* is a run of steps between two recorded events, whose compute times are summed at once; a
+*block* is the segments between two calls of `flush`, which draws all its compute times in a few
+large calls.
 
 Arrays have the shape (seeds, workers), or (seeds,) where the workers of a seed share a number.
 Seconds throughout.
 
 Invariants:
+- Events are replayed exactly once and in the order of recording; a segment is drawn before any
+  event that follows it is replayed. A segment ends at an event or after `longest` steps, never
+  because a block happens to end there, so that sums do not depend on the sizes of blocks. Only
+  `merge` (runs without vectors) lets a segment span several steps: with vectors, gradients are
+  computed while recording, so that steps past the deadline are wasted work, and blocks are small.
 - Clocks never decrease. A clock of NEVER (inf) belongs to a worker that waits for an event after
   the deadline; such a worker takes no further part.
 - Every second of a worker is waiting (for other workers), communication (for the network), or
@@ -23,7 +32,7 @@ a step.
 
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import inf
 from typing import Any
@@ -36,8 +45,10 @@ from ...network.closed_form import Traffic
 from ...results.run import Kind, Spans
 from ...scenario.scenario import Scenario
 from ..tolerances import deadline
-from .schedule import Schedule
 
+LONGEST = 1024  # steps in one segment, at most
+SEGMENTS = 2**24  # in memory at once, of all workers of all seeds
+STEPS = 2**12, 2**16  # of one worker in memory at once: in the first block, at most
 FAR = sys.float_info.max  # replaces NEVER in arithmetic
 FEW = 8  # workers whose clocks are compared one by one
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
@@ -64,11 +75,13 @@ class Timed:
         self.chained = False
 
 
-class Clocks(Schedule):
+class Clocks:
     """The clocks of all workers and seeds, up to the last `flush`: `now`, (seeds, workers).
 
-    `deadline`: seconds at which a run ends, with the tolerance for rounding: events up to it
-    count. `limit`: the last step. `over`: all workers have reached the deadline.
+    `times`: draws compute times, `compute_times.Draws` or `SumDraws`. `merge`: the steps between
+    two events are one segment, of up to `longest`; otherwise each step is. `due`: a block is full,
+    so call `flush`. `deadline`: seconds at which a run ends, with the tolerance for rounding:
+    events up to it count. `limit`: the last step. `over`: all workers have reached the deadline.
     `waited`, `communicated`: seconds, (seeds, workers). `staleness`: by age in steps, the number of
     results used at that age, (seeds,).
     """
@@ -83,7 +96,15 @@ class Clocks(Schedule):
         merge: bool,
     ) -> None:
         workers, end = scenario.cluster.workers, scenario.run.duration or inf
-        super().__init__(times, len(traffic) * workers, merge=merge)
+        self._times, self.longest = times, LONGEST if merge else 1
+        # with vectors to compute on, steps past the deadline cost more than small blocks
+        self._block = max(64, SEGMENTS // (len(traffic) * workers)) if merge else 64
+        self._most = STEPS[0]  # grows, so that few steps past a deadline are computed
+        self._noted = self._drawn = 0  # steps
+        self._lengths: list[int] = []
+        self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.due = self.over = False
+        self._legs: Array = np.empty(0)  # of the block's segments, (segments, seeds, workers)
         self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
         self.limit = scenario.run.steps or sys.maxsize
         self._end, self.deadline = end, deadline(scenario)
@@ -102,6 +123,37 @@ class Clocks(Schedule):
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
         self._last: list[tuple[Array, Array, Array]] = []  # the waits at the last step
         self._spans, self._since = spans, np.zeros(workers)
+
+    def record(self, step: int, replay: Callable[..., None], *arguments: Any) -> None:
+        """Record an event after `step` steps of every worker: `replay(*arguments)`."""
+        self.advance(step)
+        self._todo.append((replay, arguments))
+
+    def advance(self, step: int) -> None:
+        """Let every worker compute up to `step`."""
+        if step > self._noted:
+            self._todo.append((self._compute, (self._segment(step),)))
+
+    def _segment(self, step: int) -> int:
+        """Close a segment at `step`; return its number in the block."""
+        self._lengths.append(step - self._noted)
+        self._drawn += step - self._noted
+        self._noted = step
+        self.due = len(self._lengths) >= self._block or self._drawn >= self._most or self.over
+        return len(self._lengths) - 1
+
+    def flush(self, step: int) -> None:
+        """Draw the block's compute times and replay all events recorded up to `step`."""
+        self.advance(step)
+        if self._lengths:
+            self._legs = self._times.legs(self._lengths)
+        todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
+        self._most = min(4 * self._most, STEPS[1])
+        for replay, arguments in todo:
+            replay(*arguments)
+        if self.deadline < inf:
+            self.over = bool((self.now.min(axis=1) > self.deadline).all())
+        self.due = self.over
 
     def latest(self) -> Array:
         """Return the clock of each seed's last worker, (seeds,)."""
@@ -127,10 +179,6 @@ class Clocks(Schedule):
     def _compute(self, segment: int) -> None:
         legs = self._legs[segment]
         self.now = self._ends(self.now, legs) if self._flights else self.now + legs
-
-    def _let_go(self) -> None:
-        if self.deadline < inf:
-            self.over = bool((self.now.min(axis=1) > self.deadline).all())
 
     def work(self, seconds: float) -> None:
         """Keep every worker busy for `seconds`, behind which its gradient waits."""

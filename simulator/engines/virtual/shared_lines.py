@@ -18,7 +18,7 @@ from math import inf, nextafter
 from typing import Any, NamedTuple
 
 from ...network.flow_network import SharedNetwork
-from ...network.topology.routes import Greedy, Topology
+from ...network.topology.graph import Greedy, Topology
 from ..collective import GradientPiece
 from .node import VirtualNode
 

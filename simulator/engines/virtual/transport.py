@@ -15,7 +15,7 @@ import numpy as np
 
 from ...cluster.failures import PATIENCE, Calendar
 from ...network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
-from ...network.region_path import RegionPath
+from ...network.collectives import RegionPath
 from ..collective import Collective
 
 
