@@ -76,13 +76,14 @@ class EngineNode(SeededNode):
 
     def start_mean(self, value: Payload) -> Handle:
         """Join the next collective, a mean."""
-        collective = self._next("mean")
-        self._run.enter(collective, self.rank, self.step, value, self.now)
-        return collective
+        return self._start("mean", value)
 
     def start_gather(self, value: Payload) -> Handle:
         """Join the next collective, a gather."""
-        collective = self._next("gather")
+        return self._start("gather", value)
+
+    def _start(self, kind: str, value: Payload) -> Collective:
+        collective = self._next(kind)
         self._run.enter(collective, self.rank, self.step, value, self.now)
         return collective
 

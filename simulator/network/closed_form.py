@@ -89,14 +89,16 @@ class Way(NamedTuple):
 class ClosedForm:
     """The links of a scenario's network and the plans of its collectives, the same for all seeds.
 
-    `regions`: each worker's region. `given`: the law of the seconds of a mean of the whole model,
-    if [network] sets it; else None. `charged`: names of links whose bytes are egress.
+    `regions`: each worker's region. `card`: bytes/s of the server's network card per direction.
+    `given`: the law of the seconds of a mean of the whole model, if [network] sets it; else None.
+    `charged`: names of links whose bytes are egress.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = scenario.network
         self.places = Places(scenario)
         self.regions = self.places.regions
+        self.workers, self.card = len(self.regions), scenario.server.bandwidth or inf
         self.model_bytes = scenario.model.bytes
         self.overhead = tcp.costs(scenario)
         self.given = scenario.network.duration if self.workers > 1 else None
@@ -107,16 +109,6 @@ class ClosedForm:
         self._ways: dict[tuple[str, float, Team], Way] = {}
         self._pauses = lru_cache(REMEMBERED)(self.after_pause)
         self._groups = [group for group in scenario.cluster.group for _ in range(group.workers)]
-
-    @property
-    def card(self) -> float:
-        """Bandwidth of the server's network card per direction in bytes/s, or inf."""
-        return self._scenario.server.bandwidth or inf
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return len(self.regions)
 
     def link(self, source: int, to: int) -> RegionPath:
         """Return the link from one node to another; rank `workers` is the server."""

@@ -40,7 +40,6 @@ class PreparedTransfer:
     share of each worker's payload that passes it. `lines`: all lines that it uses.
     """
 
-    messages: Messages
     plan: MessagePlan
     fixed: Array
     random: dict[tuple[Law, ...], Array]
@@ -254,7 +253,7 @@ class FlowNetwork:
             paths.append(self.path(ranks, lanes[ranks]))
             lanes[ranks] += 1
         plan = made.plan(paths)
-        return PreparedTransfer(made, plan, fixed[made.route], random, dict(moved), used)
+        return PreparedTransfer(plan, fixed[made.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
         """Return the "from->to" of a hop, and record whether its bytes are egress."""

@@ -61,14 +61,6 @@ def _said(file: str, line: int, name: str, problem: str) -> str:
     return f"{file}:{line}: program {name}: {problem}; write `await` before the effect"
 
 
-def _parsed(text: str) -> ast.Module:
-    """Parse `text`, again if CPython miscounts recursion (python/cpython#106905)."""
-    try:
-        return ast.parse(text)
-    except SystemError:
-        return ast.parse(text)
-
-
 @cache
 def _forgotten(function: Function) -> list[tuple[str, int, str]]:
     """Return file, line and text of each call not awaited, also by helpers."""
@@ -80,8 +72,8 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
         seen.add(function)
         try:
             lines, first = inspect.getsourcelines(function)
-            tree = _parsed(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError):  # no text to read: `explained` remains
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError, SystemError):  # no text: `explained` remains
             continue
         variables = inspect.getclosurevars(function)
         helpers = {
