@@ -128,11 +128,10 @@ class FlowNetwork:
     def path(self, ranks: Team, lane: int = 0) -> int:
         """Return the fabric's path through all ranks; each `lane` is a connection."""
         if (ranks, lane) not in self._paths:
-            route, settings = self.topology.route(ranks), self._settings
+            route = self.topology.route(ranks)
             latency = sum(law.expectation for law in route.laws)
-            weight = 1 / route.rtt if settings.fairness == "rtt" and route.rtt else 1.0
             self._paths[ranks, lane] = self.fabric.path(
-                tuple(dict.fromkeys(route.lines)), latency, limit=route.limit, weight=weight,
+                tuple(dict.fromkeys(route.lines)), latency, limit=route.limit,
                 serial=True,
             )  # fmt: skip
         return self._paths[ranks, lane]

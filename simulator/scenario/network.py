@@ -115,9 +115,6 @@ class Network(_Line):
         "(a tree), or times m - 1 (each in turn); as given for two",
         "not",
     )
-    fairness: Literal["max-min", "rtt"] = optional(
-        "shares at a bottleneck: equal, or as TCP's, inverse to the round trip", "max-min"
-    )
     slow_start: Window | None = optional(
         "first window of a connection, doubled every round trip (TCP); left out: ten segments"
     )

@@ -11,7 +11,6 @@ class Path:
     lines: list
     latency: float
     limit: float
-    weight: float
 
 
 @dataclass(eq=False)
@@ -42,8 +41,8 @@ class SlowFabric:
         self.tickets = 0
         self.bytes, self.saturated = np.zeros(len(capacities)), np.zeros(len(capacities))
 
-    def path(self, lines, latency, *, limit=inf, weight=1.0):
-        self.paths.append(Path(lines, latency, limit, weight))
+    def path(self, lines, latency, *, limit=inf):
+        self.paths.append(Path(lines, latency, limit))
         return len(self.paths) - 1
 
     def send(self, at, path, size, latency=None):
@@ -141,8 +140,8 @@ class SlowFabric:
             load = {}
             for flow in still:
                 for line in set(flow.path.lines) - self.per_flow:
-                    load[line] = load.get(line, 0.0) + flow.path.weight
-            level = {line: max(0.0, left[line]) / weight for line, weight in load.items()}
+                    load[line] = load.get(line, 0) + 1
+            level = {line: max(0.0, left[line]) / flows for line, flows in load.items()}
             limits = {
                 flow: min(
                     [
@@ -150,13 +149,12 @@ class SlowFabric:
                         *(self.capacity[k] for k in flow.path.lines if k in self.per_flow),
                     ]
                 )
-                / flow.path.weight
                 for flow in still
             }
             reach = {f: min([limits[f], *(level.get(k, inf) for k in f.path.lines)]) for f in still}
             lowest = min(reach.values())
             for flow in [flow for flow in still if reach[flow] <= lowest]:
-                flow.rate = lowest * flow.path.weight
+                flow.rate = lowest
                 still.remove(flow)
                 for line in flow.path.lines:
                     left[line] -= flow.rate if flow.rate < inf else 0.0

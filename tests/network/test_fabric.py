@@ -132,7 +132,6 @@ def worlds(draw):
         {"lines": st.lists(line, min_size=1, max_size=4, unique=True), "latency": times},
         optional={
             "limit": rates,
-            "weight": st.floats(0.1, 10),
         },
     )
     paths = draw(st.lists(path, min_size=1, max_size=8))

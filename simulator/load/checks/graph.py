@@ -31,11 +31,6 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
         yield from broken((apart, path, "no-link"), joined=joined)
     names = list(dict.fromkeys([*graph.homes, *(end for pair in graph.direct for end in pair)]))
     yield from _background(graph, names)
-    pairs = (*graph.pairs(), *pairwise(dict.fromkeys(graph.sites)))  # without regions, any will do
-    timeless = graph.network.fairness == "rtt" and not all(
-        0 < graph.between(*pair).latency < inf for pair in pairs
-    )
-    yield from broken((timeless, "network.fairness", "rtt-shares"))
 
 
 def _links(graph: NetworkGraph) -> Iterator[Problem]:

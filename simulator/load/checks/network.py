@@ -13,7 +13,7 @@ from .cluster import nics, regions
 from .refusal import Problem, broken
 
 TCP_KEYS = ("mtu", "sockets", "burst", "slow_start")
-FLOW_KEYS = ("fairness", "platform", "background", "outage")
+FLOW_KEYS = ("platform", "background", "outage")
 LINK_KEYS = ("sharing", "profile", "outages")
 
 

@@ -3,7 +3,7 @@
 *Flow-level* means that the unit is a transfer, not a packet: a transfer first pays the latency of
 its path and then flows over all its lines at once, like water through pipes, at a rate that changes
 only when some transfer begins or ends or a line's capacity changes. Packets, queues and losses do
-not exist; TCP is represented by its fairness and its window. SimGrid models
+not exist; TCP is represented by its window. SimGrid models
 networks in the same way, and was given the same transfers (docs/evidence/simgrid.md).
 
 A *line* is one direction of a link or network card; a *path* is a set of lines with a latency.
@@ -17,7 +17,7 @@ of the flows that it can concern (`sharing.py`), to exactly those of a solution 
 
 Invariants:
 - Time never goes back: nothing may be started or changed before `clock`.
-- Every rate is weighted max-min fair whenever time passes; all events of one instant are handled
+- Every rate is max-min fair whenever time passes; all events of one instant are handled
   before rates are computed, so their order at that instant does not change the rates.
 - Equal inputs give equal bits: ties go by ticket, then by message; sums of rates are compensated.
 - The kernel never allocates. If a table might be too small for the next event, it returns ROOM
@@ -83,12 +83,11 @@ class Fabric:
         latency: float,
         *,
         limit: float = inf,
-        weight: float = 1.0,
         serial: bool = False,
     ) -> int:
         """Register a path over `lines`, each named once; return its number.
 
-        A transfer's rate is at most `limit`, and in proportion to `weight` where a line is shared.
+        A transfer's rate is at most `limit`.
         On a `serial` path transfers flow one after another, as messages of one connection.
         Raises ValueError for a line named twice.
         """
@@ -97,7 +96,7 @@ class Fabric:
         number = self._tables.append("paths", 1)
         at = self._tables.append("path_lines", len(lines))
         self._tables.path_lines[at : at + len(lines)] = lines
-        row = latency, limit, weight, at, len(lines), -1, serial, -1, -1, -1, 0, 0
+        row = latency, limit, at, len(lines), -1, serial, -1, -1, -1, 0, 0
         self._tables.paths[number] = row
         self._tables.state["longest"] = max(self._tables.state["longest"][0], len(lines))
         return number

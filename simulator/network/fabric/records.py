@@ -28,30 +28,30 @@ concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines o
 """
 
 LINE = np.dtype(
-    [(name, _F) for name in ("capacity", "used", "carry", "weight", "bytes", "saturated", "since")]
+    [(name, _F) for name in ("capacity", "used", "carry", "bytes", "saturated", "since")]
     + [(name, _I) for name in ("first", "flows", "bound", "per_flow", "open", "full", "stamp")]
     + [("touched", _I)]
 )
 """A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: the HOP
 of its first flow; `bound`: number of flows that this line limits; `full`: saturated, from `since`
-on; `weight` and `open`: sum of the weights, and number, of its flows without a rate while rates are
-computed. `touched[i]`: the i-th line touched."""
+on; `open`: number of its flows without a rate while rates are computed. `touched[i]`: the i-th line
+touched."""
 
 FLOW = np.dtype(
-    [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level")]
+    [(name, _F) for name in ("size", "left", "rate", "pace", "since")]
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
     + [(name, _I) for name in ("flowing", "bound", "open", "stamp", "crew", "ended")]
 )
 """A row for one transfer on one path, reused; `next`: the next free, or waiting, row of the path;
 `hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`; `rate`: as
-computed last, `level`: rate per weight, `bound`: the line that limits it, -1 for its path's limit.
+computed last, `bound`: the line that limits it, -1 for its path's limit.
 `crew[i]`, `ended[i]`: the i-th flow concerned, the i-th ticket that ended."""
 
 HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
 """A flow on a line, in the line's list."""
 
 PATH = np.dtype(
-    [(name, _F) for name in ("latency", "limit", "weight")]
+    [(name, _F) for name in ("latency", "limit")]
     + [(name, _I) for name in ("line", "lines", "free", "serial", "busy", "head", "tail")]
     + [("start", _I), ("listed", _I)]
 )

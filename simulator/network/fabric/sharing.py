@@ -1,9 +1,9 @@
 """Max-min fair rates of flows that share lines (directions of links), compiled by numba.
 
-Rates are weighted max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
-flow is limited by its cap, or by a saturated line on which no flow has a higher *level* (rate per
-weight). Only the flows that an event may concern, the *crew*, are solved anew, by water-filling
-with all other rates fixed; a flow for which the condition then fails joins the crew, and the crew
+Rates are max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
+flow is limited by its cap, or by a saturated line on which no flow has a higher rate. Only
+the flows that an event may concern, the *crew*, are solved anew, by water-filling with all other
+rates fixed; a flow for which the condition then fails joins the crew, and the crew
 is solved again. In the end the condition holds for all flows, so the rates are exact.
 """
 
@@ -156,9 +156,9 @@ def unlink(state, flows, lines, hops, number, carried):
 
 
 @njit
-def _settle(state, flow, weight, lines, hops, levels, count, rate, bound):
+def _settle(flow, lines, hops, levels, count, rate, bound):
     """Set a flow's rate; return the number of levels left."""
-    flow.rate, flow.level, flow.open = rate, rate / weight, 0
+    flow.rate, flow.open = rate, 0
     bind(lines, flow, bound)
     for place in range(flow.hop, flow.hop + flow.hops):
         number = hops[place].line
@@ -166,28 +166,25 @@ def _settle(state, flow, weight, lines, hops, levels, count, rate, bound):
         if line.per_flow:
             continue
         add(line, rate)
-        line.weight -= weight
         line.open -= 1
         if line.open == 0:
-            line.weight = 0.0
             count = drop(levels, count, number)
     return count
 
 
 @njit
-def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
+def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912
     """Compute the rates of the crew by water-filling, with all other rates fixed.
 
-    `levels`: a heap of items by level: lines, and, numbered behind them, flows by the level of
-    their cap. A line's level only rises while flows are settled, so it is checked again when it
+    `levels`: a heap of items by the rate that they allow: lines, and, numbered behind them, flows
+    by their cap. A line's level only rises while flows are settled, so it is checked again when it
     comes to the top.
     """
     count = 0
     for member in range(state.crew):
         number = flows[member].crew
         flow = flows[number]
-        path = paths[flow.path]
-        cap = path.limit
+        cap = paths[flow.path].limit
         bind(lines, flow, -1)
         flow.open = 1
         for place in range(flow.hop, flow.hop + flow.hops):
@@ -197,17 +194,16 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
                 cap = min(cap, line.capacity)
             else:
                 add(line, -flow.rate)
-                line.weight += path.weight
                 line.open += 1
         flow.rate = 0.0
         if cap < np.inf:
-            count = move(levels, count, len(lines) + number, cap / path.weight)
+            count = move(levels, count, len(lines) + number, cap)
     for place in range(state.touched):
         number = lines[place].touched
         line = lines[number]
         if line.open and line.capacity < np.inf:
             count = move(
-                levels, count, number, (line.capacity - line.used - line.carry) / line.weight
+                levels, count, number, (line.capacity - line.used - line.carry) / line.open
             )
     while count:
         level, number = levels[0].at, levels[0].item
@@ -215,11 +211,10 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
             flow = flows[number - len(lines)]
             count = drop(levels, count, number)
             if flow.open:
-                weight = paths[flow.path].weight
-                count = _settle(state, flow, weight, lines, hops, levels, count, level * weight, -1)
+                count = _settle(flow, lines, hops, levels, count, level, -1)
             continue
         line = lines[number]
-        now = (line.capacity - line.used - line.carry) / line.weight
+        now = (line.capacity - line.used - line.carry) / line.open
         if now > level:
             put(levels, count, 0, now, number)
             continue
@@ -229,13 +224,11 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
             flow = flows[hops[place].flow]
             place = hops[place].after
             if flow.open:
-                weight = paths[flow.path].weight
-                rate = level * weight
-                count = _settle(state, flow, weight, lines, hops, levels, count, rate, number)
+                count = _settle(flow, lines, hops, levels, count, level, number)
     for member in range(state.crew):
         flow = flows[flows[member].crew]
         if flow.open:  # an unlimited flow ends at once
-            _settle(state, flow, paths[flow.path].weight, lines, hops, levels, count, 0.0, -1)
+            _settle(flow, lines, hops, levels, count, 0.0, -1)
             flow.left = 0.0
     state.solved += state.crew
 
@@ -253,9 +246,9 @@ def _enlarge(state, flows, lines, hops):
         hop = line.first
         while hop >= 0:
             flow = flows[hops[hop].flow]
-            high = max(high, flow.level)
+            high = max(high, flow.rate)
             if flow.bound == number:
-                low = min(low, flow.level)
+                low = min(low, flow.rate)
             hop = hops[hop].after
         slack = line.used + line.carry < line.capacity * (1 - TINY)
         low *= 1 + TINY
@@ -264,7 +257,7 @@ def _enlarge(state, flows, lines, hops):
         hop = line.first
         while hop >= 0:
             flow = flows[hops[hop].flow]
-            if flow.bound == number or (not slack and flow.level > low):
+            if flow.bound == number or (not slack and flow.rate > low):
                 join(state, flows, hops[hop].flow)
             hop = hops[hop].after
     return state.crew > before

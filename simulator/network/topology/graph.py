@@ -271,14 +271,12 @@ class Route:
     """The route of a transfer.
 
     `lines`: their numbers, in order; a line passed twice occurs twice. `laws`: the latency is the
-    sum of one draw of each. `limit`: highest rate in bytes/s, by TCP's window. `rtt`: round-trip
-    time, twice the expected latency, in seconds.
+    sum of one draw of each. `limit`: highest rate in bytes/s, by TCP's window.
     """
 
     lines: tuple[int, ...]
     laws: tuple[Law, ...]
     limit: float
-    rtt: float
 
     @classmethod
     def of(cls, lines: tuple[int, ...], paths: list[PlacePath], network: Network) -> Self:
@@ -289,7 +287,7 @@ class Route:
             if path.latency
         ]
         laws = tuple(law for path in paths for law in path.laws)
-        return cls(lines, laws, min(limits, default=inf), 2 * sum(law.expectation for law in laws))
+        return cls(lines, laws, min(limits, default=inf))
 
 
 class Greedy(NamedTuple):
