@@ -425,7 +425,7 @@ class Outages:
 
     def _rest(self, work: float) -> None:
         """Draw no compute times until it is selected; `work`: one already drawn (s)."""
-        usual = self._run.recovery.usual[self._node.rank]
+        usual = self._run.scenario.team.mean_compute[self._node.rank]
         self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
 
     def _rejoin(self, work: float) -> float:

@@ -254,7 +254,6 @@ class Participation:
         self._served = lru_cache(1)(self._serve)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = self.taken = self.means = self.drop_outs = 0
-        self._downloads: dict[int, tuple[float, float]] = {}
         self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
     def part(self, rank: int, number: int) -> float:
@@ -410,10 +409,8 @@ class Participation:
     def download(self, rank: int) -> float:
         """Return the seconds that a selected client needs to get the model."""
         run, now = self._run, self._run.nodes[rank].now
-        if rank not in self._downloads:
-            self._downloads[rank] = self._download_cost(rank)
         self._begun.append((now, rank))
-        sending, latency = self._downloads[rank]
+        sending, latency = self._download_cost(rank)
         if self.by_server:
             passed, last = self._served(run.nodes[rank].collectives)
             until = passed.get(rank, 0.0)
@@ -452,12 +449,6 @@ class Participation:
         run, source = self._run, self._download_source(rank)
         if source is not None:
             run.traffic.add_message(source, rank, round(share * run.whole_bytes))
-
-    @cached_property
-    def usual(self) -> list[float]:
-        """Each worker's expected step time (s)."""
-        expected: list[float] = self._run.scenario.team.mean_compute
-        return expected
 
     @cached_property
     def _download_source(self) -> Callable[[int], int | None]:
