@@ -183,13 +183,16 @@ def _study(
 ) -> "Iterator[tuple[Scenario, dict[str, Any]]]":
     """Load the scenario of a study; yield that and the study's keywords, which are `STUDY`'s."""
     from paceline.simulator.load.load import load
+    from paceline.simulator.results.store import Destination
     from paceline.simulator.studies import size
     from paceline.simulator.studies.execution import cores
 
     sets, allow_paths = given.pop("overrides") or (), given.pop("allow_paths")
     loaded = load(scenario, sets, allow_paths=allow_paths)
-    name = f"{Path(loaded.file).stem}{suffix}"
-    where = _destination(given.pop("out"), Path("runs") / name, given.pop("overwrite"))
+    out, overwrite = given.pop("out"), given.pop("overwrite")
+    path = out or Path("runs") / f"{Path(loaded.file).stem}{suffix}"
+    demand_possible(path)  # also where it is named after the scenario
+    where = Destination(path, given=out is not None, overwrite=overwrite, say=_note)
     if "jobs" in given and given["jobs"] is None:
         brief = not suffix and size.brief(loaded, given["seeds"])
         given["jobs"] = 1 if brief else cores()
@@ -970,14 +973,6 @@ def _print_json(document: Any) -> None:
 def _note(text: str, even_if_quiet: bool = False) -> None:
     if even_if_quiet or not _quiet.get():
         typer.echo(f"paceline: {visible(text)}", err=True)
-
-
-def _destination(out: Path | None, default: Path, overwrite: bool) -> "Destination":
-    """Return where to write: `out`, or else the next free name from `default` on."""
-    from paceline.simulator.results.store import Destination
-
-    demand_possible(out or default)  # also where it is named after the scenario
-    return Destination(out or default, given=out is not None, overwrite=overwrite, say=_note)
 
 
 @contextmanager

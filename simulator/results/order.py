@@ -7,7 +7,7 @@ must support, so that it is false with at most 10 % however many others there ar
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -140,21 +140,38 @@ def _compare_all(
     """Compare all others with the best; `means` has the best and the estimates."""
     best, of, whole = means.best, means.of, means.estimates
     exceeds = partial(intervals.exceeds, heavy=heavy, of=of)
+
+    def compared(
+        one: np.ndarray, other: np.ndarray, errors: np.ndarray | None
+    ) -> tuple[bool, bool]:
+        """Whether the other is known to be larger, and both to be within the margin.
+
+        The latter by two one-sided tests.
+        """
+        larger, wide = exceeds(other, one, errors=errors), 1 + means.margin
+        if np.array_equal(one, other):
+            one = other = np.ones_like(one)
+        opposite = None if errors is None else -errors
+        near = exceeds(wide * one, other, errors=opposite)
+        return larger, near and exceeds(wide * other, one, errors=errors)
+
     worse, equivalent, unsettled, needed, model = [], [], [], [], False
     for label in (label for label in values if label != best):
         size = min(values[best].size, values[label].size)  # seeds that both have
         first, scores = values[best][:size], values[label][:size]
-        wrong = _apart(factors, label, best)
+        wrong = None
+        if {label, best} <= factors.keys():  # nan if neither has a score
+            with np.errstate(divide="ignore", invalid="ignore"):
+                wrong = np.log(factors[label]) - np.log(factors[best])
         other = _filled(scores, bounds.get(label, first)[:size], first)
-        compared = partial(_compared, first, other, means.margin, exceeds)
-        beyond, near = compared(wrong)
+        beyond, near = compared(first, other, wrong)
         if beyond or np.isinf(other).any():  # with some seed it never has a score
             worse.append(label)
         if label in whole and near:
             equivalent.append(label)
         elif label not in worse:
             unsettled.append(label)
-            model |= wrong is not None and any(compared(None))
+            model |= wrong is not None and any(compared(first, other, None))
             needed.append(_needed(first, other, heavy, of) if label in whole else None)
     settle = None if None in needed or model else max(filter(None, needed), default=None)
     return replace(
@@ -168,38 +185,10 @@ def _filled(values: np.ndarray, bounds: np.ndarray, first: np.ndarray) -> np.nda
     return np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
 
 
-def _apart(factors: Mapping[str, np.ndarray], one: str, other: str) -> np.ndarray | None:
-    """Draw the logarithm of a ratio's possible error; nan if neither has a score."""
-    if not {one, other} <= factors.keys():
-        return None
-    with np.errstate(divide="ignore", invalid="ignore"):
-        apart: np.ndarray = np.log(factors[one]) - np.log(factors[other])
-    return apart
-
-
 def _twice(values: Values, exact: bool) -> np.ndarray:
     """Return values as an array, twice if nothing is random: every seed has the same."""
     array = np.asarray(values, dtype=float)
     return np.repeat(array, 2) if exact and array.size == 1 else array
-
-
-def _compared(
-    one: np.ndarray,
-    other: np.ndarray,
-    margin: float,
-    exceeds: Callable[..., bool],
-    errors: np.ndarray | None,
-) -> tuple[bool, bool]:
-    """Whether the other is known to be larger, and each less than 1 + `margin` times the other.
-
-    The latter by two one-sided tests.
-    """
-    larger, wide = exceeds(other, one, errors=errors), 1 + margin
-    if np.array_equal(one, other):
-        one = other = np.ones_like(one)
-    opposite = None if errors is None else -errors
-    near = exceeds(wide * one, other, errors=opposite)
-    return larger, near and exceeds(wide * other, one, errors=errors)
 
 
 def _by_count(values: Scores, best: str | None) -> Order:

@@ -233,15 +233,13 @@ def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
 
     A seed that diverged leaves no last loss, and no mean.
     """
-    lost = [column == "loss" and diverged(run) for run in runs]
-    curves = [(run.curve[column], gone) for run, gone in zip(runs, lost, strict=True)]
-    last = [math.nan if gone else values[-1] for values, gone in curves if values]
-    means = [
-        math.nan if gone else over_time(run, column) for run, gone in zip(runs, lost, strict=True)
-    ]
+    runs = [run for run in runs if run.curve[column]]
+    lost = [math.nan if column == "loss" and diverged(run) else 0.0 for run in runs]
+    last = [run.curve[column][-1] + nan for run, nan in zip(runs, lost, strict=True)]
+    means = [over_time(run, column) + nan for run, nan in zip(runs, lost, strict=True)]
     estimate = intervals.share if column == "accuracy" else intervals.estimate
     ends = estimated(last, estimate(last))
-    first = _mean([values[0] for values, _ in curves if values])
+    first = _mean([run.curve[column][0] for run in runs])
     return {"first": first, "last": ends.pop("mean"), "over_time": _mean(means)} | ends
 
 
