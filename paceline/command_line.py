@@ -261,9 +261,6 @@ def _sweep(
         "--vary",
     ),
     pair: bool = _flag("--zip", "Pair the values instead of making a grid."),
-    points: Path | None = _option(
-        "FILE", "Read the points from a CSV file, headed by a line of keys."
-    ),
     **given: Any,
 ) -> Answer:
     """Simulate a scenario at many values of its keys, into one table.
@@ -276,7 +273,7 @@ def _sweep(
     from paceline.simulator.studies.sweep.sweep import sweep
 
     with _study(scenario, "-sweep", **given) as (loaded, how):
-        result = sweep(loaded, points=chosen(vary or (), pair, points), **how)
+        result = sweep(loaded, points=chosen(vary or (), pair), **how)
     if result.resumed:
         _note(f"{result.resumed} runs were kept from before")
     rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS

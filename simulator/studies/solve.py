@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import exp, inf, isfinite, log, nan
@@ -318,38 +318,34 @@ def alone(result: Result) -> list[Result]:
     ]
 
 
+@dataclass
 class _Search:
     """The search for one algorithm; `read` simulates it at a value."""
 
-    def __init__(
-        self,
-        label: str,
-        key: str,
-        condition: Condition,
-        values: Range,
-        read: Callable[[float], Reading],
-    ) -> None:
-        self.label, self.key, self.condition, self.values = label, key, condition, values
-        self.first = sorted({*map(values.snapped, np.geomspace(values.low, values.high, TRIED))})
-        self.readings: dict[float, Reading] = {}
-        self._read = read
+    label: str
+    key: str
+    condition: Condition
+    values: Range
+    read: Callable[[float], Reading]
+    readings: dict[float, Reading] = field(default_factory=dict)
 
     def beyond(self, value: float, end: int = 0) -> float:
         """Return by how much the number (0), or an end of its interval, meets the condition."""
         value = self.values.snapped(value)
         if value not in self.readings:
-            self.readings[value] = self._read(value)
+            self.readings[value] = self.read(value)
         return self.condition.beyond(self.readings[value][end])
 
     def solution(self) -> Solution:
         """Return the answer. Raises InputError if the number both rises and falls."""
-        beyond = {value: self.beyond(value) for value in self.first}
+        spread = np.geomspace(self.values.low, self.values.high, TRIED)
+        beyond = {x: self.beyond(x) for x in sorted({*map(self.values.snapped, spread)})}
         self._demand_one_edge(beyond)
-        depends, from_low = len({*self.readings.values()}) > 1, beyond[self.first[0]] >= 0
+        depends, from_low = len({*self.readings.values()}) > 1, next(iter(beyond.values())) >= 0
         if (value := self._edge(0)) is None:
             if from_low:
                 return Solution(self.label, "always", depends=depends)
-            there = [x for x in self.first if isfinite(self.readings[x][0])]
+            there = [x for x in beyond if isfinite(self.readings[x][0])]
             near = max(there, key=lambda x: beyond[x], default=None)
             number = None if near is None else self.readings[near][0]
             return Solution(self.label, "never", number=number, depends=depends, nearest=near)

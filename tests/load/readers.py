@@ -18,7 +18,6 @@ from paceline.simulator.results import documents, store
 from paceline.simulator.studies import size
 from paceline.simulator.studies.fit.targets import read as read_targets
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.calibration import sources
@@ -84,7 +83,7 @@ def steps(found: list[sources.Source]) -> None:
 
 
 def samples(data: bytes, folder: Path) -> None:
-    """A text file as samples, a trace, a load, regions, and points."""
+    """A text file as samples, a trace, a load, and regions."""
     file = folder / "t.csv"
     file.write_bytes(data)
     (folder / "my.toml").write_text(corpus.SCENARIO)
@@ -97,7 +96,6 @@ def samples(data: bytes, folder: Path) -> None:
     ):
         with suppress(InputError):
             load(folder / "my.toml", [*plain, override])
-    points.read(file)
 
 
 def platform(data: bytes, folder: Path) -> None:

@@ -112,18 +112,6 @@ def test_the_last_key_varies_fastest():
     assert paired == [{"a.x": "1", "b.y": "u"}, {"a.x": "2", "b.y": "v"}]
 
 
-def test_points_are_read_from_a_file(tmp_path):
-    file = tmp_path / "points.csv"
-    file.write_bytes(
-        '\ufeffa.x, b.y\n1,20 ms\n\n2,"{ dist = ""constant"", value = ""1 s"" }"\n'.encode()
-    )
-    read = points.read(file)
-    assert read == [
-        {"a.x": "1", "b.y": "20 ms"},
-        {"a.x": "2", "b.y": '{ dist = "constant", value = "1 s" }'},
-    ]
-
-
 def test_a_list_is_not_parsed_at_each_of_its_commas():
     with pytest.raises(InputError, match="no ] at its end"):
         points.axes(["run.steps=[" + "1," * 30_000])  # quadratic: minutes
@@ -139,11 +127,6 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys):
         (("--vary", 'network.latency="1 ms,2'), "close its quotes"),
         (("--vary", "run.steps=1", "--vary", "run.steps=2"), "run.steps is varied twice"),
         (("--zip", "--vary", "run.steps=1,2", "--vary", "run.seeds=1"), "2 of run.steps, 1 of"),
-        (("--points", "none.csv"), "none.csv: cannot be read"),
-        (("--points", "header.csv"), "no points"),
-        (("--points", "ragged.csv"), "line 3: not 2 values, one for each of: a.x, b.y"),
-        (("--points", "twice.csv"), "key 'a.x'"),
-        (("--points", "a.csv", "--vary", "run.steps=1"), "leave one out"),
         (("--vary", "run.steps=5,0"), "test.toml with run.steps=0: run.steps = 0: too small"),
         (("--vary", "run.step=5"), "did you mean `steps`"),
         (("--vary", "algorithm.nobody.tau=5"), "algorithm has no entry nobody"),
@@ -153,9 +136,6 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys):
         (("--vary", "run.steps=5", "--jobs", 0), "jobs 0: must be at least 1"),
         (("--vary", "algorithm=[]"), "nothing to simulate"),
     ]
-    Path("header.csv").write_text("a.x\n")
-    Path("ragged.csv").write_text("a.x,b.y\n1,2\n3\n")
-    Path("twice.csv").write_text("a.x,a.x\n1,2\n")
     for arguments, reason in cases:
         status, out, err = run(capsys, "sweep", "test.toml", *arguments)
         assert (status, out) == (2, ""), arguments

@@ -8,7 +8,7 @@ hundreds of simulations, and give neither intervals nor the directions that no t
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, isfinite, log2, nan
 from pathlib import Path
@@ -199,26 +199,25 @@ def _spread(keys: Keys) -> int:
     return 1 << max(3, ceil(log2(4 * len(keys))))
 
 
+@dataclass
 class _Search:
     """The search for places of the keys, each of which is measured once.
 
     `measure` turns jobs into readings; `readings` are those by values and target.
     """
 
-    def __init__(
-        self,
-        keys: Keys,
-        targets: Sequence[Target],
-        seeds: range,
-        measure: Callable[[Sequence[Job]], list[list[Reading]]],
-        file: Path,
-    ) -> None:
-        self.keys, self.limits, self.seeds, self.file = keys, [*keys.values()], seeds, file
-        self.used = [target for target in targets if not target.held]
-        self.held = [target for target in targets if target.held]
+    keys: Keys
+    targets: Sequence[Target]
+    seeds: range
+    measure: Callable[[Sequence[Job]], list[list[Reading]]]
+    file: Path
+    readings: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.limits = [*self.keys.values()]
+        self.used = [target for target in self.targets if not target.held]
+        self.held = [target for target in self.targets if target.held]
         self.certain = all(deterministic(target.variant) for target in self.used)
-        self.readings: dict[tuple[Any, ...], Reading] = {}
-        self._measure = measure
 
     def at(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return readings, shape (places, targets, 1 + seeds)."""
@@ -232,7 +231,7 @@ class _Search:
             Job(wanted[0].moved(self.keys, point), tuple(wanted), self.seeds)
             for (point, _), wanted in missing.items()
         ]
-        for (point, _), job, readings in zip(missing, jobs, self._measure(jobs), strict=True):
+        for (point, _), job, readings in zip(missing, jobs, self.measure(jobs), strict=True):
             for target, values in zip(job.targets, readings, strict=True):
                 self.readings[point, target.label] = values
         return np.array([[self.readings[p, target.label] for target in targets] for p in points])

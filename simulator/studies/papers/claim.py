@@ -45,14 +45,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Assumption:
-    """Another choice for a setting that the paper leaves open."""
-
-    what: str
-    sets: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Claim:
     """One claim: `says` states it, `measure` checks it by runs, `why` explains it.
 
@@ -63,7 +55,8 @@ class Claim:
     which ours counts as equal. `neutral` is the value that means "no effect": an order has ours
     above it (or `below` it), a number has a sign if ours is on the same side of it.
     `inconsistent`: we judge that the paper itself contradicts the claim. `timing`: it needs no
-    learning and takes seconds.
+    learning and takes seconds. `assumptions`: other choices where the paper leaves one open, with
+    `what` and the `sets` of overrides.
     """
 
     name: str
@@ -81,15 +74,7 @@ class Claim:
     inconsistent: bool = False
     timing: bool = False
     unit: str = ""
-    assumptions: tuple[Assumption, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.expected is None and self.neutral is None:
-            raise ValueError(f"{self.name}: nothing could contradict it; give expected or neutral")
-        if bool(self.basis) is (self.kind is Kind.PRINTED):
-            raise ValueError(f"{self.name}: {self.kind}; give `basis` unless it is printed")
-        if self.kind is Kind.PRINTED and self.given_by != "paper":
-            raise ValueError(f"{self.name}: printed, so that the paper gives its number")
+    assumptions: Sequence[Mapping[str, Any]] = ()
 
     def verdict(self, finding: Finding) -> Verdict:
         """Return the verdict on the claim by `finding`.

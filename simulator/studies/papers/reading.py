@@ -21,7 +21,7 @@ from typing import Any
 from ...errors import InputError
 from ...inputs.messages import nearest
 from . import measures
-from .claim import Assumption, Claim, Kind, Paper
+from .claim import Claim, Kind, Paper
 
 FIELDS = {"of", *(field.name for field in fields(Claim))}
 NAMES = ("adacomm", "dts", "hpsgd", "hybrid")
@@ -49,14 +49,12 @@ def _claims(document: Table) -> Iterator[Claim]:
         for row in _rows(document, table.get("each", [{}])):
             fields_ = {key: value for key, value in (table | row).items() if key in FIELDS}
             claim = _filled(fields_, row)
-            assumed = [
-                document["assumption"][entry] if isinstance(entry, str) else entry
-                for entry in claim.pop("assumptions", ())
-            ]
+            named = claim.pop("assumptions", ())
+            of = document.get("assumption", {})
             yield Claim(
                 kind=Kind(claim.pop("kind")),
                 measure=_measure(document, claim.pop("measure"), claim.pop("of", {})),
-                assumptions=tuple(Assumption(a["what"], (*a["sets"],)) for a in assumed),
+                assumptions=[of[one] if isinstance(one, str) else one for one in named],
                 **claim,
             )
 

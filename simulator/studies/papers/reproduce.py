@@ -87,8 +87,8 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "seeds": "all" if lab.full else "few",
         "sets": [*lab.trained] if len(lab.changed) > before else [],
         "sensitivity": [
-            {"assumption": assumed.what, "sets": [*assumed.sets]}
-            | _answer(claim, lab.but(assumed.sets))
+            {"assumption": assumed["what"], "sets": assumed["sets"]}
+            | _answer(claim, lab.but(assumed["sets"]))
             for assumed in claim.assumptions
         ],
     }

@@ -2,18 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...inputs.units import DIMENSIONS, to_si
 from ...results.columns import estimate_of, ranked_by
 from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
 from ...results.figures.style import style
 from ...results.statistics import time_unit
 from ..display.display import text
-from ..numbers import quantity, unit
+from ..numbers import unit
 
 Row = Mapping[str, Any]
 Vary = Mapping[str, Sequence[Any]]
@@ -73,12 +74,13 @@ def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
     """Return values in the unit of the first; None if some are not numbers."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return list(map(float, values)), ""
     shown = unit(text(values[0]))
-    try:
-        size = quantity(f"1 {shown}", "") if shown else 1.0
-        return [quantity(text(value), "") / size for value in values], shown
-    except InputError:
-        return None
+    for dimension in DIMENSIONS:
+        with suppress(ValueError, TypeError):
+            return [to_si(x, dimension) / to_si(f"1 {shown}", dimension) for x in values], shown
+    return None
 
 
 def _measure(rows: Sequence[Row], vary: Vary, target: float | None) -> tuple[str, str, float]:

@@ -1,20 +1,17 @@
-"""The points of a sweep: from `--vary`, a table of points or Python to texts that `--set` takes.
+"""The points of a sweep: from `--vary` or Python to texts that `--set` takes.
 
 A point maps keys of a scenario, such as "network.latency", to values as texts, such as "20 ms".
 """
 
-import csv
-import io
 import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...inputs import messages, untrusted
+from ...inputs import messages
 from ...load.document import override
 from ...results.statistics import jsonable
 
@@ -28,15 +25,8 @@ Axes = Mapping[str, Sequence[str]]
 _ASSIGNMENT = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[^"'=])*?)\s*=(.*)""", re.DOTALL)
 
 
-def chosen(vary: Sequence[str], paired: bool, file: Path | None) -> list[Point]:
-    """Return the points of a command line: of `--vary` texts, or of a CSV file.
-
-    Raises InputError.
-    """
-    if file is not None and (vary or paired):
-        raise InputError(f"--points {file}: not together with --vary or --zip; leave one out")
-    if file is not None:
-        return read(file)
+def chosen(vary: Sequence[str], paired: bool) -> list[Point]:
+    """Return the points of `--vary` texts: all combinations, or `paired`. Raises InputError."""
     values = axes(vary)
     return pairs(values) if paired else grid(values)
 
@@ -107,25 +97,6 @@ def pairs(values: Axes) -> list[Point]:
         listed = ", ".join(f"{count} of {key}" for key, count in counts.items())
         raise InputError(f"--zip: {listed}; give each key the same number of values")
     return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
-
-
-def read(file: Path) -> list[Point]:
-    """Read points from a CSV file: a header of keys, then a point a row. Raises InputError."""
-    with untrusted.refused(file, "name a CSV file"):
-        rows = csv.reader(io.StringIO(untrusted.text(file), newline=""))
-        numbered = [(rows.line_num, row) for row in rows if row]
-    if len(numbered) < 2:
-        raise InputError(f"{file}: no points; write a line of keys, then a line for each point")
-    keys = [key.strip() for key in numbered[0][1]]
-    for key in keys:
-        if not key or keys.count(key) > 1:
-            raise InputError(f"{file}: key {key!r}: write each column's key once in the first line")
-    for line, row in numbered[1:]:
-        if len(row) != len(keys) or not all(map(str.strip, row)):
-            raise InputError(
-                f"{file}: line {line}: not {len(keys)} values, one for each of: {', '.join(keys)}"
-            )
-    return [dict(zip(keys, map(str.strip, row), strict=True)) for _, row in numbered[1:]]
 
 
 def texts(point: Mapping[str, Any]) -> Point:
