@@ -336,7 +336,7 @@ def _fit(
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import explorer
     from paceline.simulator.results import store
-    from paceline.simulator.studies.display.display import extra
+    from paceline.simulator.studies.display import extra
     from paceline.simulator.studies.fit.fit import fit
 
     overwrite, sets = given["overwrite"], given["overrides"] or ()

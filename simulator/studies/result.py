@@ -33,7 +33,7 @@ from ..results.wording import Reason
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve
 from . import learning
-from .display.display import Display, shown_columns
+from .display import Display, shown_columns
 
 T = TypeVar("T")
 
@@ -239,10 +239,6 @@ class Result(Display):
         many, seeds = len(self.groups), statistics.seeds(self.seeds)
         title = self.scenario.title or self.scenario.file
         return f"{many} algorithm{'s' * (many > 1)}, {seeds}, {title}"
-
-    @property
-    def _in_words(self) -> str:
-        return self.verdict.sentence
 
     def _table(self) -> list[dict[str, str]]:
         rows = self.algorithms

@@ -30,7 +30,7 @@ from ..results.figures.chart import Axis, Chart, Line, Look, Panel
 from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
-from .display.display import Display, without_tables
+from .display import Display, without_tables
 from .execution import Execution, Progress, demand_algorithms, seed_range
 from .numbers import Number, Range, quantity, read_range, unit
 from .result import Result

@@ -91,7 +91,7 @@ UNPICKLING = {"validate/training/packing.py", "validate/launch/job.py"}
 """Between processes of one run: docs/concepts/trust.md says why that is within what is trusted."""
 IMPORTING = {  # by a name that our own text has, or that an installed package offers
     "paceline/__init__.py", "paceline/command_line.py", "simulator/load/listing.py",
-    "simulator/studies/papers/reading.py", "simulator/studies/display/display.py",
+    "simulator/studies/papers/reading.py", "simulator/studies/display.py",
     "validate/torch_objective/models.py",
 }  # fmt: skip
 

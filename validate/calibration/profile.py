@@ -18,7 +18,7 @@ from paceline.simulator.results import prediction_interval, store
 from paceline.simulator.results.store import free_file
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.table import Many, Section
-from paceline.simulator.studies.display.display import extra
+from paceline.simulator.studies.display import extra
 
 INLINE = "dist"  # a table with this key is a law, written on one line
 DIGITS = 4  # significant ones of a number

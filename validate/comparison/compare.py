@@ -12,7 +12,7 @@ from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.studies.display.display import Display, without_tables
+from paceline.simulator.studies.display import Display, without_tables
 
 from .quantities import PACE, TARGET
 from .statistics import ComparisonStatistics

@@ -31,7 +31,7 @@ from ...results.figures.chart import Line, Look, apart
 from ...results.statistics import human, time_unit
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
-from ...studies.display.display import extra
+from ...studies.display import extra
 from ...studies.result import Result
 from ...studies.simulate import simulate
 from ...studies.tune import parts

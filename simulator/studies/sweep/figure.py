@@ -13,7 +13,7 @@ from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
 from ...results.figures.style import style
 from ...results.statistics import time_unit
-from ..display.display import text
+from ..display import text
 from ..numbers import unit
 
 Row = Mapping[str, Any]

@@ -35,7 +35,7 @@ from ...results.run import Run, diverged
 from ...results.verdict import NOTHING_KNOWN, Compared, Question, Verdict, conclude, of_points
 from ...scenario.scenario import Scenario
 from .. import learning, links
-from ..display.display import Display, even, shown_columns, text
+from ..display import Display, even, shown_columns, text
 from ..execution import Execution
 from ..result import Result
 from .points import Point, value
@@ -99,10 +99,6 @@ class SweepResult(Display):
         """The answer: which algorithm is best, and at how many points."""
         column = ranked_by(self.rows)
         return of_points(self.picks, column.words, column.key)
-
-    @property
-    def _in_words(self) -> str:
-        return self.verdict.sentence
 
     def _table(self) -> list[dict[str, str]]:
         columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
@@ -296,14 +292,14 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
     """
     if len({tuple(one.name for one in scenario.algorithm) for scenario in scenarios}) > 1:
         return [[algorithm.label for algorithm in scenario.algorithm] for scenario in scenarios]
+    columns = [*zip(*(scenario.algorithm for scenario in scenarios), strict=True)]
     common = [
-        algorithm.label if len({other.label for other in column}) == 1 else algorithm.name
-        for algorithm, *others in zip(*(scenario.algorithm for scenario in scenarios), strict=True)
-        for column in [[algorithm, *others]]
+        one.label if len({other.label for other in column}) == 1 else one.name
+        for column in columns
+        for one in column[:1]
     ]
-    names = [
-        f"{name} [{index}]" if common.count(name) > 1 else name for index, name in enumerate(common)
-    ]
+    twice = {name for name in common if common.count(name) > 1}
+    names = [f"{name} [{at}]" if name in twice else name for at, name in enumerate(common)]
     return [names for _ in scenarios]
 
 

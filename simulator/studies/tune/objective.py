@@ -33,6 +33,7 @@ from ...scenario.tables import Cap, LearningCurve, NoObjective
 
 TOKENS, GOODPUT = "loss-at-tokens", "goodput"
 STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
+WEIGHED = ("cost-to-loss", TOKENS)  # by what [tune] says of time, money and loss
 NEVER = 1e12  # above the value of any run
 Real = Annotated[float, BeforeValidator(lambda number: math.inf if number is None else number)]
 """A number that JSON has as null where it is infinite."""
@@ -92,12 +93,8 @@ class Score(NamedTuple):
         return self.value if self.reached else NEVER * (1 + self.gap)
 
 
-class Outcome(NamedTuple):
-    """The value of a run, the time (seconds) at which it had it, and its gap as in `Score`."""
-
-    value: float
-    time: float
-    gap: float = FARTHEST
+Outcome = tuple[float, float, float]
+"""The value of a run, the time (seconds) at which it had it, and its gap as in `Score`."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +236,7 @@ def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     gap = _beyond(run, scenario.algorithm[0].parameters.get("tau"), aim.cap)
     within = gap <= 1 and not run.stall
     _, seconds = verdict.PACES[aim.name.replace("-", "_")]
-    return Outcome(seconds(run) if within else math.inf, run.duration, gap)
+    return seconds(run) if within else math.inf, run.duration, gap
 
 
 def _beyond(run: Run, tau: Any, cap: Cap) -> float:
@@ -259,20 +256,20 @@ def _beyond(run: Run, tau: Any, cap: Cap) -> float:
 
 
 def _lost_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
-    return Outcome(math.inf if run.stall else 100 * (1 - goodput(run)), run.duration)
+    return math.inf if run.stall else 100 * (1 - goodput(run)), run.duration, FARTHEST
 
 
 def _at_tokens(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     given = scenario.run.steps
     assert given is not None
     if run.steps < given or diverged(run):
-        return Outcome(math.inf, run.duration)
+        return math.inf, run.duration, FARTHEST
     share = scenario.cluster.participants / scenario.participants(scenario.algorithm[0])
     steps = share * given if share < 1 else run.steps
     time, loss = (
         float(np.interp(steps, run.curve["step"], run.curve[key])) for key in ("time", "loss")
     )
-    return Outcome(loss, time)
+    return loss, time, FARTHEST
 
 
 def _at_deadline(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
@@ -280,7 +277,7 @@ def _at_deadline(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     budget = math.inf if aim.budget is None else aim.budget
     time = min(aim.deadline, float(np.interp(budget, run.curve["cost"], run.curve["time"])))
     loss = loss_at(run, time)
-    return Outcome(loss if math.isfinite(loss) else math.inf, time)
+    return loss if math.isfinite(loss) else math.inf, time, FARTHEST
 
 
 def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
@@ -298,8 +295,8 @@ def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
         gap = float(np.clip(left, 0.0, FARTHEST))
     time = crossing(run, aim.target)
     if aim.name != "cost-to-loss" or not math.isfinite(time):
-        return Outcome(time, time, gap)
-    return Outcome(at(run, time, "cost") + aim.day * time / DAY, time, gap)
+        return time, time, gap
+    return at(run, time, "cost") + aim.day * time / DAY, time, gap
 
 
 class Kind(NamedTuple):
@@ -383,23 +380,15 @@ def tuning_objective(
     ends = min(run.duration or math.inf, (cost.budget or 0.0) / second if second else math.inf)
     tokens = (consumption.tokens_per_step(scenario) or 0.0) * scenario.cluster.participants
     numbers: dict[Any, dict[str, Any]] = {
-        _to_target: {
-            "target": run.target_loss,
-            "second": second + day / DAY,
-            "heavy": heavy,
-            "day": day,
-        },
+        _to_target: {"target": run.target_loss, "second": second + day / DAY, "heavy": heavy},
         _at_deadline: {"deadline": run.duration},
-        _at_tokens: {
-            "steps": run.steps,
-            "tokens": tokens * (run.steps or 0),
-            "day": day,
-            "max_loss": scenario.tune.max_loss,
-        },
+        _at_tokens: {"steps": run.steps, "tokens": tokens * (run.steps or 0)},
         _step_time: {"heavy": heavy, "cap": run.cap},
         _lost_time: {},
     }
     chosen = numbers[TABLE[name].outcome]
+    if name in WEIGHED:
+        chosen |= {"day": day, "max_loss": scenario.tune.max_loss}
     if name == "loss-at-budget":
         chosen = {"deadline": ends if ends < math.inf else None, "budget": cost.budget}
     most = consumption.most(scenario, served=True)
@@ -411,7 +400,7 @@ def _demand(scenario: Scenario, name: str) -> None:
     file, spec, cost = scenario.file, scenario.objective, scenario.cost
     if name not in TABLE:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(TABLE)}")
-    for key, able in (("day_worth", ("cost-to-loss", TOKENS)), ("max_loss", (TOKENS,))):
+    for key, able in (("day_worth", WEIGHED), ("max_loss", WEIGHED[1:])):
         if getattr(scenario.tune, key) is not None and name not in able:
             raise InputError(
                 f"{file}: tune.{key}: {name} does not weigh that; remove it, or choose "

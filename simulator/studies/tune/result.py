@@ -30,7 +30,7 @@ from ...results.verdict import (
 )
 from ...results.wording import Reason
 from ...scenario.tables import Range
-from ..display.display import Display, even, without_tables
+from ..display import Display, even, without_tables
 from ..result import free_codecs
 from . import parts, ranking
 from .objective import TuningObjective
@@ -293,10 +293,6 @@ class TuneResult(Display):
         scenario = self.space.scenario
         return f"{tried} configurations, {seeds}, {scenario.title or scenario.file}"
 
-    @property
-    def _in_words(self) -> str:
-        return self.verdict.sentence
-
     def _table(self) -> list[dict[str, str]]:
         unit, rows = self.objective.unit, self.rows(self.ranked)
         _, amounts = consumption.cells(rows)
@@ -362,12 +358,10 @@ def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterat
     family, cap = choice.candidate.family, objective.cap
     for key, value in choice.candidate.varied.items():
         values = space.entries[family].choices[key]
-        if not isinstance(values, Range):
-            if len({*map(repr, values)}) < 2 or not all(type(x) in (int, float) for x in values):
-                continue
-            low, high = min(values), max(values)
-        else:
-            low, high = values.low, values.high
+        ends = (values.low, values.high) if isinstance(values, Range) else values
+        if len({*map(repr, ends)}) < 2 or not all(type(x) in (int, float) for x in ends):
+            continue
+        low, high = min(ends), max(ends)
         if value not in (low, high):
             continue
         lowest = value == low
@@ -379,9 +373,8 @@ def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterat
             space.candidate(family, choice.candidate.varied | {key: beyond})
         except InputError:
             continue
-        side = "lowest" if lowest else "highest"
-        label = choice.label
-        yield Reason("edge", {"label": label, "key": key, "value": value, "side": side})
+        about = {"label": choice.label, "key": key, "value": value}
+        yield Reason("edge", about | {"side": "lowest" if lowest else "highest"})
 
 
 def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
-from ...inputs import messages
-from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
-from ...results.figures import drawing, interactive, style
-from ...results.figures.chart import Chart, without_bands
-from ...results.figures.style import Axes
+from ..errors import InputError
+from ..inputs import messages
+from ..results.columns import PAGE, RESULT_COLUMNS, ResultColumn
+from ..results.figures import drawing, interactive, style
+from ..results.figures.chart import Chart, without_bands
+from ..results.figures.style import Axes
 
 if TYPE_CHECKING:  # extras, and plotly is slow to import
     import pandas as pd
@@ -35,6 +35,8 @@ STYLE = (  # in place, as a notebook may be sent without any style of its own
 class Display:
     """A result with a short repr, a table and a figure for notebooks, and data frames."""
 
+    verdict: Any
+
     def records(self) -> list[dict[str, Any]]:
         """Return flat rows, those of a data frame."""
         raise NotImplementedError
@@ -47,7 +49,7 @@ class Display:
     @property
     def _in_words(self) -> str:
         """The answer in a sentence or two."""
-        raise NotImplementedError
+        return str(self.verdict.sentence)
 
     def _table(self) -> list[dict[str, str]]:
         """Return rows of texts by heading."""
@@ -58,8 +60,8 @@ class Display:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        said = textwrap.wrap(_whole(self._in_words), LINE, max_lines=LINES, placeholder=" ...")
-        lines = [each.replace("\N{NO-BREAK SPACE}", " ") for each in said]
+        text = textwrap.wrap(_whole(self._in_words), LINE, max_lines=LINES, placeholder=" ...")
+        lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in text]
         return "\n".join([f"<{type(self).__name__}: {self._head}>", *lines])
 
     def _repr_html_(self) -> str:
@@ -155,8 +157,8 @@ def shown_columns(
 
     `values`: functions of a row by the key of a column.
     """
-    shown = (each for each in RESULT_COLUMNS if where in each.shown_in)
-    return [each for each in shown if any(values[each.key](row) is not None for row in rows)]
+    shown = (column for column in RESULT_COLUMNS if where in column.shown_in)
+    return [one for one in shown if any(values[one.key](row) is not None for row in rows)]
 
 
 def without_tables(row: Row) -> dict[str, Any]:
@@ -164,16 +166,16 @@ def without_tables(row: Row) -> dict[str, Any]:
 
     An interval becomes "behind.ci95.low" and "behind.ci95.high".
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         inner = value
         if isinstance(value, list) and len(value) == 2 and key.startswith(("ci95", "interval")):
             inner = dict(zip(("low", "high"), value, strict=True))
         if isinstance(inner, Mapping):
-            found |= {f"{key}.{name}": each for name, each in without_tables(inner).items()}
+            flat |= {f"{key}.{name}": entry for name, entry in without_tables(inner).items()}
         else:
-            found[key] = value
-    return found
+            flat[key] = value
+    return flat
 
 
 def even(rows: Sequence[Row]) -> list[dict[str, Any]]:
