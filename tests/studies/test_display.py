@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 
 import paceline
-from paceline.simulator.studies.display import display
+from paceline.simulator.studies import display
 from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, scenario
 
