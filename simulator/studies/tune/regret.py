@@ -74,11 +74,28 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     `LONGER` times the slowest as written. `order`: that in the scenario as it is, which also knows
     what was given up early. See `_row` for what a row has.
     """
-    space, seeds = race.space, tuple(race.seeds)
-    worlds = [world(space.scenario.table, what, 1 + by) for what, by in CHANGES]
+    worlds = [world(race.space.scenario.table, what, 1 + by) for what, by in CHANGES]
     values = [score.value for rival in contenders for score in rival.scores if score.reached]
     horizon = race.objective.horizon(LONGER * max(values)) if values else math.inf
-    cut = float(f"{horizon:.3g}") if horizon < space.limit else None
+    cut = float(f"{horizon:.3g}") if horizon < race.space.limit else None
+    made = _scores(race, contenders, worlds, cut)
+    rows = []
+    for place, (what, by) in enumerate(CHANGES):
+        of_world = {
+            rival.label: made.get((place, rival)) or made.get((0, rival), rival.scores)
+            for rival in contenders  # as in the first world where there is nothing to change
+        }
+        row = _row(race.objective, race.space.limit, of_world, cut)
+        rows.append(row | {"input": what or None, "change": by})
+    rows[0] |= {"not_worse": [rival.label for rival in contenders if rival.label in order.open]}
+    return rows
+
+
+def _scores(
+    race: Race, contenders: Sequence[Contender], worlds: Sequence[Table], cut: float | None
+) -> dict[tuple[int, Contender], list[Score]]:
+    """Return the scores in worlds, by their place, that the race does not have."""
+    seeds = tuple(race.seeds)
     whole = [one for one in contenders if one.all_reached and len(one.scores) == len(seeds)]
     pairs = [
         (place, rival)
@@ -87,20 +104,10 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
         if (changed != worlds[0] if place else rival not in whole)
     ]
     scores = race.runner([
-        RunRequest(space.world(rival.candidate, cut, worlds[place]), seeds)
+        RunRequest(race.space.world(rival.candidate, cut, worlds[place]), seeds)
         for place, rival in pairs
     ])  # fmt: skip
-    made = {(place, rival): of_pair for (place, rival), of_pair in zip(pairs, scores, strict=True)}
-    rows = []
-    for place, (what, by) in enumerate(CHANGES):
-        of_world = {
-            rival.label: made.get((place, rival)) or made.get((0, rival), rival.scores)
-            for rival in contenders  # as in the first world where there is nothing to change
-        }
-        row = _row(race.objective, space.limit, of_world, cut)
-        rows.append(row | {"input": what or None, "change": by})
-    rows[0] |= {"not_worse": [rival.label for rival in contenders if rival.label in order.open]}
-    return rows
+    return dict(zip(pairs, scores, strict=True))
 
 
 def _row(
