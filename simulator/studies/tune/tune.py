@@ -19,11 +19,10 @@ from ..execution import Execution, Progress, seed_range
 from ..task import settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
-from .race import Contender, Race
+from .race import Contender, Search
 from .regret import CHANGES, regrets
 from .result import TuneResult, ended_short, notes_of
 from .runner import Runner, TuneDirectory, quiet
-from .search import Search
 from .space import Space, space
 
 TRIALS = 256
@@ -76,7 +75,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
         notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
         runner = Runner(aim, place)
-        search = Search(Race(tried, aim, runner, numbers), seed, progress)
+        search = Search(tried, aim, runner, numbers, seed=seed, progress=progress)
         search.after = 0 if aim.steps else CANDIDATES * len(CHANGES)
         contenders = search.run(trials, tried.first())
         if not contenders:
@@ -100,7 +99,7 @@ def tune(  # noqa: PLR0913 - the options of the command
                 progress(ended + part * search.after, ended + search.after)
 
         runner.progress = rest
-        regret = regrets(search.race, close, order) if timed else []
+        regret = regrets(search, close, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(
