@@ -43,7 +43,7 @@ class Sampled:
     ) -> None:
         self.workers, self._seed, self._away = cluster.workers, seed, away
         self.wanted, workers = cluster.participants, cluster.workers
-        self._asked = min(workers, ceil(self.wanted * settings.over - 1e-9))
+        self._selected = min(workers, ceil(self.wanted * settings.over - 1e-9))
         self._present = settings.by == "availability"
         self._patience = inf if settings.deadline is None else settings.deadline
         self._chosen: dict[int, dict[int, None]] = {}
@@ -60,7 +60,7 @@ class Sampled:
             ranks = (int(rank) for rank in order)
             if self._present:
                 ranks = (rank for rank in ranks if not self._away(rank, at))
-            self._chosen[index] = dict.fromkeys(islice(ranks, self._asked))
+            self._chosen[index] = dict.fromkeys(islice(ranks, self._selected))
             self._chosen.pop(index - 2, None)
             self.starts.append(at)
         return self._chosen[index]

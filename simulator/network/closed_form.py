@@ -152,15 +152,15 @@ class ClosedForm:
             ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
         return _before_last(ends)
 
-    def told_ahead(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def ahead_of_poll(self, polled: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the seconds by which each worker has a poll's answer before the last one.
 
-        `asked`: when each worker polled (s), shape (..., workers), as the result. Workers notify
+        `polled`: when each worker polled (s), shape (..., workers), as the result. Workers notify
         each other directly once both have polled, so one that polled a latency before the last one
         has the answer a latency before it.
         """
         one = min(self.overhead.agree_latencies, 1.0) * self.word
-        return np.asarray(np.minimum(_before_last(asked), one))
+        return np.asarray(np.minimum(_before_last(polled), one))
 
     @property
     def hop(self) -> float:

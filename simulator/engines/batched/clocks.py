@@ -60,9 +60,9 @@ class Timed:
     `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
     without `done`, `begins` is the pair of the previous piece (or seconds) and its work (s).
-    `ahead`: the seconds by which each worker
-    is done before `done`, (seeds, workers) or zero. `chained`: whether another collective follows
-    from it, so that the program does not act on its result.
+    `ahead`: the seconds by which each worker is done before `done`, (seeds, workers) or zero.
+    `chained`: whether another collective follows from it, so that the program does not act on its
+    result.
     """
 
     __slots__ = ("ahead", "begins", "chained", "done", "kind", "result", "step")
@@ -323,7 +323,7 @@ class Clocks:
         poll.begins = poll.done = self.latest()
         network = self._traffic[0].network
         if network.staggered:
-            ahead = network.told_ahead(self.now)
+            ahead = network.ahead_of_poll(self.now)
             poll.ahead = np.where(poll.done[:, None] <= self.deadline, ahead, 0.0)
         self.wait(poll, step, used=False)
 

@@ -99,7 +99,7 @@ class _LawGroup:
     ) -> None:
         if law.closed_sum(1) is None:
             raise ValueError("the law of a sum of these times has no closed form")
-        self._own, self._size, self.extra = rng, len(ranks), extra
+        self._rng, self._size, self.extra = rng, len(ranks), extra
         self._sum = cache(law.closed_sum)
         together = ranks[-1] - ranks[0] == len(ranks) - 1
         self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
@@ -113,7 +113,7 @@ class _LawGroup:
         fixed, law = self._sum(length) or (0.0, None)
         if law is None:
             return np.full((segments, self._size), fixed)
-        sums = law.sample(self._own, segments * self._size).reshape(segments, self._size)
+        sums = law.sample(self._rng, segments * self._size).reshape(segments, self._size)
         sums += fixed
         return sums
 

@@ -25,14 +25,14 @@ class Normals:
         self, rngs: Sequence[np.random.Generator], shape: tuple[int, ...], scale: Any
     ) -> None:
         calls = max(1, min(64, NOISE // (len(rngs) * prod(shape))))
-        self._own, self._scale = rngs, scale
+        self._rngs, self._scale = rngs, scale
         self._numbers = np.empty((len(rngs), calls, *shape))
         self._used = calls
 
     def next(self) -> Array:
         """Return the next numbers of each stream, shape (streams, ...), to use at once."""
         if self._used == self._numbers.shape[1]:
-            for rng, numbers in zip(self._own, self._numbers, strict=True):
+            for rng, numbers in zip(self._rngs, self._numbers, strict=True):
                 rng.standard_normal(out=numbers)
             self._numbers *= self._scale
             self._used = 0

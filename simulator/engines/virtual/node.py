@@ -33,7 +33,7 @@ State of a `VirtualNode`, besides its identity and the model's sizes (s: seconds
 | `_network_since` | s | when its last wait turned from other nodes to the network | `block` |
 | `sent_until` | s | arrival of the message sent last | `send` |
 | `awaited_rank` | rank | the sender it waits for; None: does not wait | `receive`, `request` |
-| `mailbox` | messages | arrived, not yet received, in order | `Simulation`, `_take_kept` |
+| `mailbox` | messages | arrived, not yet received, in order | `Simulation`, `_take_arrived` |
 | `_routes` | routes | to every rank, None before the first message | `_route` |
 | `handle` | handle | collective it waits for, or gradient it computes | `wait` |
 | `wakeup_at` | s | when SimPy next checks its gradient; inf: never | `Simulation.wake` |
@@ -225,7 +225,7 @@ class VirtualNode(EngineNode):
         """
         if self.stopped:
             yield  # for ever
-        message = self._take_kept(source) if self.mailbox else None
+        message = self._take_arrived(source) if self.mailbox else None
         if message is None:
             self.awaited_rank = source
             message = yield
@@ -267,7 +267,7 @@ class VirtualNode(EngineNode):
             yield from handle.free()
         if self._messages_heard == NEVER and self._run.nodes[-1].rank != self.server:
             self._messages_heard = 0
-        message = self._take_kept(source) if self.mailbox else None
+        message = self._take_arrived(source) if self.mailbox else None
         if message is None:
             self.awaited_rank, self.handle = source, handle
             if handle.done < inf:
@@ -324,7 +324,7 @@ class VirtualNode(EngineNode):
     def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
         """Send a message and return the answer: `send` and `receive` in one."""
         self.send(to, value)
-        message = self._take_kept(to) if self.mailbox else None
+        message = self._take_arrived(to) if self.mailbox else None
         if message is None:
             self.awaited_rank = to
             message = yield
@@ -333,7 +333,7 @@ class VirtualNode(EngineNode):
             self.block(at - transit - (self.sent_until - self.now), at, to)
         return answer
 
-    def _take_kept(self, source: int) -> Message | None:
+    def _take_arrived(self, source: int) -> Message | None:
         mailbox = self.mailbox
         for message in mailbox:
             if source == message[4] or source == ANY:

@@ -62,11 +62,11 @@ class Backup(Rule):
     why = Why.LATE
 
     def __init__(self, wanted: int) -> None:
-        self._kept = wanted
+        self._wanted = wanted
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
         """Reduce the team to the first workers to arrive."""
-        team[:] = sorted(earliest(team, arrivals, self._kept))
+        team[:] = sorted(earliest(team, arrivals, self._wanted))
         return begins
 
 
@@ -79,9 +79,9 @@ class Quorum(Backup):
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
         """Remove late workers; begin earlier if all workers that are up have arrived."""
-        if len(team) < self._kept:
+        if len(team) < self._wanted:
             return begins
-        last = sorted(arrivals[rank] for rank in team)[self._kept - 1] + self._grace
+        last = sorted(arrivals[rank] for rank in team)[self._wanted - 1] + self._grace
         late = {rank for rank in team if arrivals[rank] > last * (1 + TIME_TOLERANCE)}
         team[:] = [rank for rank in team if rank not in late]
         return last if late else min(begins, last)

@@ -171,7 +171,7 @@ class ClosedFormTransport:
         run = self._run
         if self.staggered and not run.outages and question.begins <= run.deadline:
             polls = np.array(question.payloads)
-            question.ahead = self.traffic.network.told_ahead(polls).tolist()
+            question.ahead = self.traffic.network.ahead_of_poll(polls).tolist()
         run.release_at(question.done, question.waiting)
 
     def usage(self, end: float) -> list[dict[str, Any]]:

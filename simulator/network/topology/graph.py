@@ -120,7 +120,7 @@ class NetworkGraph:
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         link = self.places.link(site, site)
         half = link is not None and link.sharing == "half-duplex"
-        line, node_rates = self.places.line(site, site), self.places.own(rank)
+        line, node_rates = self.places.line(site, site), self.places.node_rates(rank)
         rates = [mine or nic or rate for mine, rate in zip(node_rates, line, strict=True)]
         index = -1 if link is None else self.network.link.index(link)
         names = [name] if half else [f"{name} out", f"{name} in"]

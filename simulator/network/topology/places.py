@@ -16,7 +16,9 @@ class Places:
         self.regions = [worker.region for worker in scenario.team.workers]
         self.server = scenario.server.region
         groups = scenario.cluster.group
-        self._own = [(group.up, group.down) for group in groups for _ in range(group.workers)]
+        self._node_rates = [
+            (group.up, group.down) for group in groups for _ in range(group.workers)
+        ]
         self._links = {frozenset(link.between): link for link in self.settings.link}
 
     def of(self, rank: int) -> str:
@@ -47,7 +49,7 @@ class Places:
         """
         ends, server = (self.of(source), self.of(to)), len(self.regions)
         (out, into), link, table = self.line(*ends), self.link(*ends), self.settings.regions
-        up, down = self.own(source)[0] or inf, self.own(to)[1] or inf
+        up, down = self.node_rates(source)[0] or inf, self.node_rates(to)[1] or inf
         row = table and table.row(*ends)
         direct = (link and (link.up or link.down or link.bandwidth)) or (row and row.bandwidth)
         if source == to or (ends[0] != ends[1] and direct):
@@ -57,9 +59,9 @@ class Places:
             inf if to == server else down if down < inf else into,
         )
 
-    def own(self, rank: int) -> tuple[float | None, float | None]:
+    def node_rates(self, rank: int) -> tuple[float | None, float | None]:
         """Return the uplink and the downlink that a node's group sets."""
-        return self._own[rank] if rank < len(self._own) else (None, None)
+        return self._node_rates[rank] if rank < len(self._node_rates) else (None, None)
 
     def line(self, source: str, to: str) -> tuple[float, float]:
         """Return the bytes/s that may leave a place for another, and enter it, or inf."""
