@@ -539,7 +539,7 @@ class MessageRoute:
     """The messages from one node to another.
 
     `whole_transit`: seconds that a whole model is in transit, if constant; else None. `bytes`: sent
-    so far, a whole number. The engine sets the rest: when the
+    so far, a whole number. The engine sets the rest: the number of messages `in_flight`, when the
     `last` one arrives (s), the `version` of its parameters, the receiving `node`, and the
     `receiving_nic` that messages pass, or None.
     """
@@ -548,14 +548,14 @@ class MessageRoute:
     delay = 0.0  # seconds by which crashes delayed the last message
 
     __slots__ = (
-        "_departs", "_latencies", "_seconds_per_byte", "bytes", "last", "link", "node",
-        "receiving_nic", "version", "whole_transit",
+        "_departs", "_latencies", "_seconds_per_byte", "bytes", "in_flight", "last", "link",
+        "node", "receiving_nic", "version", "whole_transit",
     )  # fmt: skip
 
     def __init__(self, link: RegionPath, model_bytes: float, seed: int, key: int) -> None:
         self.link = link
         self.last = 0.0
-        self.bytes = self.version = 0
+        self.bytes = self.in_flight = self.version = 0
         self.node: Any = None
         self.receiving_nic: Nic | None = None
         self.whole_transit: float | None = None

@@ -5,7 +5,9 @@ and sending only add to it, so that a step costs one addition and no event. SimP
 other nodes can observe:
 
 - a collective is one event, at the time of its result, that resumes all nodes waiting for it;
-- messages are a heap in order of arrival, emptied up to SimPy's next event (`Simulation.release`).
+- messages are a heap in order of arrival, emptied up to SimPy's next event (`Simulation.release`);
+- a message to a node that waits for this very sender skips the heap: no other message can overtake
+  it, so that its receiver may go on at once.
 
 Invariants. Running ahead is exact: it changes no number. `now` never decreases while the program
 runs, except where its `Outages` abandon a step; `finish` cuts it back to the end of the run.
@@ -189,7 +191,18 @@ class VirtualNode(EngineNode):
             if run.recovery.chosen and self.rank != self.server:
                 at, value = self._report(route, at, value)
         route.version = self.updates
-        if at < inf:
+        node = route.node
+        if (
+            node.awaited_rank == self.rank
+            and not route.in_flight
+            and route.receiving_nic is None
+            and at <= run.deadline
+            and at < inf
+        ):
+            node.awaited_rank = None
+            run.ready.append((node, (at, 0, route, transit, self.rank, value)))
+        elif at < inf:
+            route.in_flight += 1
             run.sent = number = run.sent + 1
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
 

@@ -353,6 +353,7 @@ class Simulation:
                     return
                 message = heappop(undelivered)
                 _, _, route, _, source, _ = message
+                route.in_flight -= 1
                 if route.receiving_nic is not None:
                     at = route.receiving_nic.through(message[0], self.meter(message[5]))
                     message = at, *message[1:]
