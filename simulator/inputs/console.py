@@ -28,8 +28,12 @@ class Framework(NamedTuple):
 FRAMEWORKS = {
     "Megatron-LM": Framework(
         r"\biteration\s+(\d+)/\s*\d+ \|",
-        {"step_ms": r"time per iteration \(ms\): *" + NUMBER, "loss": r"lm loss: *" + NUMBER},
+        {"step_ms": r"time per iteration \(ms\): *" + NUMBER, "loss": r"lm[ _]loss: *" + NUMBER},
         means=True,
+    ),
+    "NeMo": Framework(
+        r"\bglobal_step[:=] ?(\d+)",
+        {"step_s": r"step_timing in s[:=] ?" + NUMBER, "loss": r"train_loss[:=] ?" + NUMBER},
     ),
     "DeepSpeed": Framework(
         r"\bsteps: (\d+) loss: ",
@@ -49,7 +53,9 @@ FRAMEWORKS = {
     "nanoGPT": Framework(
         r"^iter (\d+): ", {"step_ms": r"time " + NUMBER + "ms", "loss": r"\bloss " + NUMBER}
     ),
-    "torchtitan": Framework(r"\bstep: *(\d+) +loss: ", {"loss": r"\bloss: *" + NUMBER}),
+    "torchtitan": Framework(
+        r"(?<!validate )\bstep: *(\d+) +loss: ", {"loss": r"\bloss: *" + NUMBER}
+    ),
     "a training loop": Framework(
         r"\b(?i:step|iter|iteration|global_step)[ =:#]+(\d+)\b",
         {
@@ -65,7 +71,8 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
     """Return the columns of what a framework printed, and each step's line number and cells.
 
     Columns are called after it, as W&B's are after a run: "nanoGPT - step_ms". Where a job resumed,
-    the steps that it did again count once. None where no framework is recognised.
+    the steps that it did again count once. None where no framework is recognised. Raises
+    ValueError where all steps begin anew, as by epoch.
     """
     head = COLOURS.sub("", "".join(text.splitlines(keepends=True)[:HEAD]))
     lines = list[str]()
@@ -79,6 +86,8 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
             row = _cells(framework, line, int(at[1])) if (at := pattern.search(line)) else {}
             if len(row) < LEAST:  # a step, and nothing of it
                 continue
+            if len(rows) > 1 and row["step"] <= rows[0][1]["step"]:
+                raise ValueError(f"line {number}: the steps begin anew; cut the log there")
             while rows and rows[-1][1]["step"] >= row["step"]:
                 rows.pop()
             rows.append((number, row))

@@ -25,6 +25,10 @@ MEGATRON = (
 )
 FRAMEWORKS = {
     "Megatron-LM": ("training ...", MEGATRON, " validation loss at iteration 100 | lm loss: 3.0"),
+    "NeMo": (
+        "Epoch 0", "Training epoch 0, iteration {step}/599 | lr: 3e-05 | global_step: {step} | "
+        "reduced_train_loss: {loss:.4f} | train_step_timing in s: {s:.4f}", "",
+    ),
     "DeepSpeed": ("[INFO] step=10", "steps: {step} loss: {loss:.4f} iter time (s): {s:.4f}", ""),
     "fairseq": (
         "| INFO | fairseq.trainer | begin",
@@ -49,7 +53,8 @@ FRAMEWORKS = {
     "torchtitan": (
         "[titan] 2025-03-01 11:59:00,000 - root - INFO - Training starts at step 1",
         "[titan] 2025-03-01 12:{minute:02d}:{second:02d},{milli:03d} - root - INFO - "
-        "\x1b[31mstep: {step:2}  \x1b[32mloss: {loss:7.4f}  \x1b[34mtps: 18,532\x1b[39m", "",
+        "\x1b[31mstep: {step:2}  \x1b[32mloss: {loss:7.4f}  \x1b[34mtps: 18,532\x1b[39m",
+        "[titan] 2025-03-01 12:00:00,000 - root - INFO - validate step: 100  loss:  3.0000",
     ),
     "a training loop": ("epoch 0", "step={step} loss={loss:.4f} dt={s:.4f} s", "saved at step 100"),
 }  # fmt: skip
@@ -86,6 +91,13 @@ def test_what_frameworks_print_is_read(tmp_path):
         assert read[300][names.index(f"{name} - loss")] == pytest.approx(loss(300), abs=1e-4), name
         with pytest.raises(InputError, match=rf"{re.escape(name)}, \d+ lines"):
             calibrate([file])
+
+
+def test_steps_of_each_epoch_are_refused(tmp_path):
+    file = tmp_path / "train.log"
+    file.write_text("\n".join(f"step {n % 50} loss 3.0 time 0.4 s" for n in range(100)))
+    with pytest.raises(InputError, match="line 51: the steps begin anew"):
+        tables.read(file)
 
 
 @pytest.mark.parametrize("text", ["step,loss\n1,2\n2,3\n", '{"step": 1}\n{"step": 2}\n', "", "a"])
