@@ -272,9 +272,8 @@ class _Reader:
         return ValueError(f"{self.platform.file}: <{where[:LONGEST]}>: {what}")
 
     def demand_supported(self, element: Element) -> None:
-        inner = CHILDREN.get(ALIASES.get(element.tag, element.tag), ())
         for child in element:
-            if ALIASES.get(child.tag, child.tag) not in (*inner, *SILENT):
+            if child.tag not in CHILDREN.get(element.tag, ()):
                 raise self.fault(child, f"not simulated inside <{element.tag}>; remove it")
 
     def parsed(self, element: Element, model: type[Attributes]) -> Attributes:
@@ -310,8 +309,10 @@ class _Reader:
             self.platform.hosts.append(name)
 
     def link(self, element: Element, *wire: Any, policy: str = "SHARED") -> Links:
-        """Add a link of a name, rate and latency; return its number, or its two directions'."""
+        """Add a link of a name, rate (None: no link) and latency; return its numbers."""
         (name, rate, latency), wires = wire, self.platform.wires
+        if rate is None:
+            return ()
         first, split = len(wires), policy == "SPLITDUPLEX"
         for end in ("_UP", "_DOWN") if split else ("",):
             if name + end in self.numbers:
@@ -342,7 +343,7 @@ class _Reader:
         self.platform.members[zone.name] = range(first, len(self.platform.hosts))
 
     def member(self, element: Element, zone: Zone) -> None:
-        match ALIASES.get(element.tag, element.tag):
+        match element.tag:
             case "zone" | "cluster":
                 self.zone(element, zone)
             case "host" | "router" as tag:
@@ -359,23 +360,17 @@ class _Reader:
         for number in self.radical(element, table.radical):
             host, stem = f"{table.prefix}{number}{table.suffix}", f"{table.id}_link_{number}"
             self.host(element, host, zone)
-            loop: Links = ()
-            last: Links = ()
-            if table.loopback_bw is not None:
-                wire = f"{stem}_loopback", table.loopback_bw, table.loopback_lat
-                loop = self.link(element, *wire, policy="FATPIPE")
+            loopback = f"{stem}_loopback", table.loopback_bw, table.loopback_lat
+            loop = self.link(element, *loopback, policy="FATPIPE")
             links = self.link(element, stem, table.bw, table.lat, policy=table.sharing_policy)
-            if table.limiter_link is not None:
-                last = self.link(element, f"{stem}_limiter", table.limiter_link, 0.0)
+            last = self.link(element, f"{stem}_limiter", table.limiter_link, 0.0)
             self.platform.host_links[host] = (*loop, *links, *last)
             zone.ports[host] = Ports((*last, links[0]), (links[-1], *last), loop)
         router = table.router_id or f"{table.prefix}{table.id}_router{table.suffix}"
         self.host(element, router, zone, router=True)
-        if table.bb_bw is not None:
-            wire = f"{table.id}_backbone", table.bb_bw, table.bb_lat
-            backbone = self.link(element, *wire, policy=table.bb_sharing_policy)
-            self.platform.shared_links.update(backbone)
-            zone.backbone = backbone
+        backbone = f"{table.id}_backbone", table.bb_bw, table.bb_lat
+        zone.backbone = self.link(element, *backbone, policy=table.bb_sharing_policy)
+        self.platform.shared_links.update(zone.backbone)
 
     def radical(self, element: Element, text: str) -> Iterator[int]:
         """Yield the numbers of a cluster's hosts, of "0-3,7"."""
@@ -392,8 +387,7 @@ class _Reader:
             yield from numbers
 
     def route(self, zone: Zone, element: Element) -> None:
-        between = ALIASES.get(element.tag, element.tag) == "zoneRoute"
-        table = self.parsed(element, _ZoneRoute if between else _Route)
+        table = self.parsed(element, _ZoneRoute if element.tag == "zoneRoute" else _Route)
         gateways = table.src, table.dst
         if isinstance(table, _ZoneRoute):
             gateways = table.gw_src, table.gw_dst
@@ -406,7 +400,7 @@ class _Reader:
             if gateway != end and end not in (zone.name for zone in home.lineage):
                 raise self.fault(element, f"{gateway} is not in {end}; name a host or router there")
             self.platform.shared_links.update(self.platform.host_links.get(gateway, ()))
-        links = tuple(self.passed(child) for child in element if child.tag not in SILENT)
+        links = tuple(map(self.passed, element))
         if not links:
             raise self.fault(element, "names no link; add <link_ctn> to it")
         self.platform.shared_links.update(links)
@@ -431,15 +425,19 @@ class _Reader:
 
 
 def _root(text: str) -> Element:
-    """Parse a document of bounded size and depth. Raises ValueError for anything else."""
+    """Parse a document within bounds, without aliases and silent elements. Raises ValueError."""
     if "<!ENTITY" in text:  # never expanded: a few lines of them can mean gigabytes, or other files
         raise ValueError("it declares entities; write out what they stand for")
     events = iterparse(StringIO(text), ("start", "end"))
     root: Element = next(events)[1]
     depth = elements = 1
-    for event, _ in events:
-        depth += 1 if event == "start" else -1
-        elements += event == "start"
+    for event, element in events:
+        if event == "end":
+            depth -= 1
+            element[:] = [child for child in element if child.tag not in SILENT]
+            continue
+        depth, elements = depth + 1, elements + 1
+        element.tag = ALIASES.get(element.tag, element.tag)
         if depth > DEEPEST:
             raise ValueError(f"nested too deeply; no platform has {DEEPEST} zones in each other")
         if elements > MOST_ELEMENTS:
@@ -461,10 +459,9 @@ def read(path: Path) -> Platform:
     if root.tag != "platform" or root.attrib not in VERSIONS:
         raise ValueError(f'{path} is not <platform version="4.1">; bring it to that version')
     reader.demand_supported(root)
-    zones = [child for child in root if child.tag not in SILENT]
-    if len(zones) != 1:
-        raise ValueError(f"{path} has {len(zones)} outermost zones; put all into one <zone>")
-    reader.zone(zones[0], None)
+    if len(root) != 1:
+        raise ValueError(f"{path} has {len(root)} outermost zones; put all into one <zone>")
+    reader.zone(root[0], None)
     for zone, element in reader.routes:
         reader.route(zone, element)
     if not reader.platform.hosts:
