@@ -91,7 +91,7 @@ def test_a_run_without_progress_counts_all_its_time(case, worker, model):
     assert statistics.seconds_per_step(result) == 100 / result.steps
 
 
-def test_a_mean_that_crashes_keep_from_beginning_is_said_to_do_so():
+def test_workers_stand_still_while_crashes_keep_a_mean_from_beginning():
     """30 workers, each down a fifth of the time, are up together for a thousandth of it."""
     world = {
         "workers": 30, "steps": None, "run": {"duration": "1 h"}, "compute": "1 s",
@@ -102,12 +102,9 @@ def test_a_mean_that_crashes_keep_from_beginning_is_said_to_do_so():
     assert result.duration == 3600
     assert result.seconds["stalled"] > 0.5 * 3600
     assert sum(result.seconds.values()) == pytest.approx(3600)
-    (note,) = [note for note in result.notes if "begin again" in note]
-    assert re.match(r"mean \d+ had to wait .* \d\d+ times: .*shrink", note)
     assert not any("never averaged" in note for note in result.notes)
     shrinks = simulate(scenario(case, **world, recovery={"policy": "shrink"}))
     assert shrinks.steps > 10 * result.steps
-    assert not any("begin again" in note for note in shrinks.notes)
 
 
 def test_a_local_phase_is_lost_as_a_whole():
