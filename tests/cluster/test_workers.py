@@ -335,17 +335,6 @@ def test_the_end_of_a_step_is_the_exact_integral(shown, steps):
         assert one.after(start, work) == pytest.approx(expected, rel=1e-12)
 
 
-@given(segments(zeros=False), st.floats(0, 50), st.lists(st.floats(1e-3, 5), min_size=2))
-def test_work_in_parts_takes_as_long_as_at_once(shown, start, parts):
-    one, other = Speed(iter(shown)), Speed(iter(shown))
-    at = start
-    for part in parts:
-        later = one.after(at, part)
-        assert later > at
-        at = later
-    assert at == pytest.approx(other.after(start, sum(parts)), rel=1e-9)
-
-
 def test_work_without_speed_never_ends():
     assert Speed(iter([(0.0, 1.0), (2.0, 0.0)])).after(1, 5) == math.inf
 

@@ -1,13 +1,11 @@
 """docs/evidence/fleets.md: published times of two fleets, derived from links and bytes."""
 
 import re
-from math import comb, log2
 from pathlib import Path
 
 import pytest
 
 import paceline
-from paceline.simulator.programs.codecs.sparse_loco import SparseLoCo
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evidence" / "fleets.md").read_text("utf-8")
 ROW = re.compile(r"^\| `(fleets/\S+)`(?:, (.+?))? \| (.+) \|$", re.MULTILINE)
@@ -63,22 +61,3 @@ def test_there_is_a_row_for_every_published_fleet():
     published -= {"fleets/phones", "fleets/phones-at-night"}
     assert {name for name, *_ in rows()} == published
     assert len(rows()) == 5
-
-
-def test_what_the_page_says_of_the_bytes():
-    parameters, up = 72.7e9, 110e6 / 8
-    whole = SparseLoCo().size(parameters, 4.0, 0, None)
-    assert f"{whole / 1e9:.2f} GB in all" in PAGE
-    assert round(whole / up) == 145
-    assert f"{4 * parameters / whole:.0f} times less" in PAGE
-    assert f"{whole * 8 / 70 / 1e6:.0f} Mbit/s up" in PAGE
-    least = log2(comb(4096, 64)) / 64
-    packed = parameters / 64 / 8 * (least + 2)
-    assert f"{least:.1f} bits each, with the values {packed / 1e9:.2f} GB or" in PAGE
-    assert f"{packed / up:.0f} s; the authors'" in PAGE
-    assert f"{parameters / 64 / 8 * (8.5 + 2) / up:.0f} s. So" in PAGE
-    others, _ = found(
-        "fleets/covenant-72b", "SparseLoCo, 64 of 4096",
-        "cluster.workers=20", 'network.up="500 Mbit/s"', 'network.latency="0 s"',
-    )  # fmt: skip
-    assert f"{others:.0f} s, more than" in PAGE

@@ -173,15 +173,6 @@ def test_long_curves_are_thinned_as_the_reference_does():
         alike(item, virtual.run(made.algorithm[0], made, item.seed))
 
 
-@looped("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}])
-def test_until_the_deadline(case):
-    """The curve thins itself out as it goes, in every engine alike."""
-    world = scenario(case, steps=None, compute=EXPONENTIAL, network=RING, run={"duration": "990 s"})
-    (algorithm,) = world.algorithm
-    for run in batched.run(algorithm, world, SEEDS):
-        alike(run, virtual.run(algorithm, world, run.seed))
-
-
 @looped("case", [case for case in WITH_VALUES if "codec" not in case or case["name"] != "fedavg"])
 @looped("partition", ["iid", {"dirichlet": 0.3}])
 def test_on_real_data(case, partition):
@@ -618,13 +609,6 @@ def test_a_run_evaluated_at_every_step_steps():
     case = JUMPING[1]
     ours, theirs = (curves(world(case, s, evaluate_every=1), 1)[0] for s in ("aggregate", "keyed"))
     np.testing.assert_array_equal(ours.curve["loss"], theirs.curve["loss"])
-
-
-def test_numbers_do_not_depend_on_the_other_seeds():
-    made = world(JUMPING[1], "aggregate")
-    together = batched.run(made.algorithm[0], made, range(5))
-    alone = batched.run(made.algorithm[0], made, [3])[0]
-    np.testing.assert_array_equal(together[3].curve["loss"], alone.curve["loss"])
 
 
 def test_a_jump_stops_at_the_deadline_and_at_the_longest():

@@ -27,31 +27,6 @@ def test_programs_of_a_seed_begin_alike_and_seeds_differ():
     assert starts[0] != starts[1]
 
 
-def test_what_is_trained_is_kept_and_not_trained_again(tmp_path, monkeypatch):
-    """An interrupted matrix goes on where it stopped, and only with the text that it began with."""
-    requests = []
-
-    def trained(cell):
-        requests.append(cell[:2])
-        return np.array([[0, 0.0, 5.0], [400, 7.25, 2.0]])
-
-    text = [gpt.TEXT]
-    note = type("Text", (), {"note": property(lambda self: text[0])})()
-    monkeypatch.setattr(gpt, "load_named", lambda name, folder: note)
-    monkeypatch.setattr(gpt, "FILE", tmp_path / "gpt.csv")
-    monkeypatch.setattr(gpt, "trained", trained)
-    for count in (2, 3):
-        first = [*gpt.cells()][:count]
-        with monkeypatch.context() as shorter:
-            shorter.setattr(gpt, "cells", lambda first=first: iter(first))
-            gpt.train()
-    assert requests == [("ssgd", 4), ("ssgd", 1), ("diloco 2", 4)]
-    assert gpt.known()[gpt.Cell("ssgd", 1)].tolist() == [[0, 0, 5], [400, 7.25, 2]]
-    text[0] = "python-text of another Python"
-    with pytest.raises(SystemExit, match=r"another Python: not the text of .*gpt.csv; remove"):
-        gpt.train()
-
-
 def test_orders_and_times_by_hand():
     inf = math.inf
     real = [1.0, 1.01, 2.0, inf]

@@ -424,10 +424,6 @@ def hybrid(**parameters):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ({"name": "k-batch-async", "k": 1}, ASGD),
-        ({"name": "k-async", "k": 1}, ASGD),
-        ({"name": "hybrid", "step_size": 10**9}, ASGD),
-        ({"name": "hybrid", "step_size": 10**9, "wait": False}, ASGD),
         ({"name": "hybrid", "threshold": 1}, ASGD),
         ({"name": "ssp", "staleness": 10**9}, ASGD),
         (hybrid(threshold=3, wait=False), {"name": "k-batch-async", "k": 3}),

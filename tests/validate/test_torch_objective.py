@@ -173,16 +173,6 @@ def test_the_last_layer_is_freed_before_the_first_is_computed():
     assert seen == [0, "first layer", 1]
 
 
-def test_parameters_are_views_of_the_vector_and_gradients_are_written_in_place():
-    module = nn.Linear(3, 2)
-    flat = Flat(module)
-    x, gradient = flat.start.clone(), torch.zeros(8)
-    flat.go_to(x)
-    assert module.weight.data_ptr() == x.data_ptr()
-    flat.backward(module(torch.ones(1, 3)).sum(), gradient)
-    assert torch.equal(gradient, torch.ones(8))
-
-
 # Mini-batches
 
 
