@@ -469,16 +469,7 @@ def test_a_node_that_is_down_for_good_is_named(name, model):
             assert "down for good since 1.5 s" in result.failures["stall"]
 
 
-PLAIN_SUMS = (
-    "ssgd",
-    "ssgd-bucketed",
-    "asgd",
-    "ssp",
-    "k-sync",
-    "k-async",
-    "k-batch-async",
-    "hybrid",
-)
+PLAIN_SUMS = "ssgd", "ssgd-bucketed", "asgd", "ssp", "k-sync", "k-async", "k-batch-async", "hybrid"
 
 
 @pytest.mark.parametrize("name", PLAIN_SUMS)

@@ -1,7 +1,7 @@
-"""Timelines: that Perfetto's own trace processor finds all of them."""
+"""Timelines: the slices of a trace are the spans of its run."""
 
 import json
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 
@@ -9,7 +9,6 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.results import store, timeline
 from paceline.simulator.results.run import Kind
 from paceline.simulator.results.statistics import group
-from tests.helpers.trace_processor import processor
 from tests.helpers.worlds import QUADRATIC, scenario
 
 EXPONENTIAL = {"dist": "exponential", "mean": "1 s"}
@@ -29,10 +28,6 @@ MESSAGES = ({"name": "asgd"}, {"name": "k-sync", "k": 2}, {"name": "d-psgd"}, {"
 def world(case, **options):
     options = {"workers": 4, "compute": EXPONENTIAL, "network": RING, "server": SERVER} | options
     return scenario(case, objective=QUADRATIC, **options)
-
-
-def own(spans, worker, kind):
-    return spans[(spans["worker"] == worker) & (spans["kind"] == kind)]
 
 
 def made_of(case, **options):
@@ -59,41 +54,32 @@ def runs():
     return actual
 
 
-@pytest.fixture(scope="module")
-def perfetto():
-    """Something that answers SQL over a trace."""
-    with processor() as actual:
-        yield actual
-
-
-def clean(perfetto):
-    """Nothing was left out or not understood."""
-    bad = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
-    assert perfetto.ask(bad) == []
-
-
-@pytest.mark.long
-@pytest.mark.browser
-def test_perfetto_finds_every_span(runs, perfetto):
+def test_the_slices_of_every_thread_are_its_spans(runs):
+    """As Perfetto takes them: in whole nanoseconds, each after the one before it on its thread."""
     document = json.loads(store.dump(timeline.events(group(runs)), indent=None))
-    perfetto.load(document)
-    clean(perfetto)
-    threads = perfetto.ask(
-        "select process.name as process, thread.name as thread, slice.name as name, count(1) as n, "
-        "sum(dur) as dur, max(depth) as depth from slice join thread_track on track_id = "
-        "thread_track.id join thread using (utid) join process using (upid) group by 1, 2, 3"
-    )
-    actual = {(item["process"], item["thread"], item["name"]): item for item in threads}
-    expected = Counter()
+    names, slices = {}, defaultdict(list)
+    for event in document["traceEvents"]:
+        place = event["pid"], event["tid"]
+        if event["ph"] == "M" and "name" in event["args"]:
+            names[event["name"], *place[: 1 + (event["name"] == "thread_name")]] = event["args"]
+        elif event["ph"] == "X":
+            start, lasts = (1e3 * event[key] for key in ("ts", "dur"))
+            assert [start, lasts] == pytest.approx([round(start), round(lasts)], abs=1e-3)
+            slices[place].append((round(start), round(lasts), event["name"]))
+    found = {}
+    for (pid, tid), thread in slices.items():
+        ends = [start + lasts for start, lasts, _ in sorted(thread)]
+        assert all(end <= after for end, (after, *_) in zip(ends, sorted(thread)[1:], strict=False))
+        found[names["process_name", pid]["name"], names["thread_name", pid, tid]["name"]] = thread
     for run in runs:
-        spans = run.spans
-        for worker, kind in {*zip(spans["worker"].tolist(), spans["kind"].tolist(), strict=True)}:
-            mine = own(spans, worker, kind)
-            thread = "server" if worker == 4 else f"worker {worker}"
-            span = actual[run.label, thread, Kind(kind).name.lower()]
-            lasted = float((mine["end"] - mine["start"]).sum())
-            assert span["n"] == len(mine)
-            assert span["dur"] == pytest.approx(lasted * 1e9, abs=len(mine) + 1)
-            assert span["depth"] == 0
-            expected[run.label] += len(mine)
-    assert sum(expected.values()) == sum(item["n"] for item in threads)
+        for rank in {*run.spans["worker"].tolist()}:
+            thread = found.pop((run.label, "server" if rank == 4 else f"worker {rank}"))
+            mine = run.spans[run.spans["worker"] == rank]
+            for kind in {*mine["kind"].tolist()}:
+                chosen = mine[mine["kind"] == kind]
+                lasted = [span for _, span, name in thread if name == Kind(kind).name.lower()]
+                assert len(lasted) == len(chosen)
+                whole = 1e9 * (chosen["end"] - chosen["start"]).sum()
+                assert sum(lasted) == pytest.approx(whole, abs=len(chosen) + 1)
+            assert len(thread) == len(mine)
+    assert not found

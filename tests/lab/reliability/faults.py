@@ -48,19 +48,10 @@ class Case:
 SIMULATE = ("simulate", "tiny.toml", "--engine", "virtual", "--out", "out")
 CASES = {
     "simulate": Case((*SIMULATE, "--jobs", "1"), "run.json", ".parts"),
-    "simulate, 2 processes": Case((*SIMULATE, "--jobs", "2"), "run.json", ".parts"),
-    "sweep": Case(
-        ("sweep", "tiny.toml", *VARY, "--jobs", "1", "--out", "out"), "sweep.json", ".sweep"
-    ),
     "sweep, 2 processes": Case(
         ("sweep", "tiny.toml", *VARY, "--jobs", "2", "--out", "out"), "sweep.json", ".sweep"
     ),
     "tune": Case(("tune", "tiny.toml", "--jobs", "1", "--out", "out"), "tune.json", ".tune"),
-    "reproduce": Case(
-        ("reproduce", "adacomm", "--timing", "--jobs", "1", "--out", "out", "--report", "docs"),
-        "claims.json",
-        ".runs",
-    ),
     "report": Case(("report", "out"), "report.html", ".parts", needs=SIMULATE),
 }
 
@@ -295,13 +286,13 @@ def in_the_way(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     assert (ended.status, len(ended.err.splitlines())) == (2, 1), ended
 
 
-STOPS = ("simulate", "sweep", "tune")
+STOPS = ("simulate", "sweep, 2 processes", "tune")
 WHAT: Mapping[str, tuple[Fault, tuple[str, ...]]] = {
     "killed (9), terminated or interrupted": (signals, tuple(CASES)),
     "disk full, by the size of a file": (full_by_size, tuple(CASES)),
-    "disk full, at the n-th write": (full_by_count, (*STOPS, "reproduce", "report")),
-    "directory removed meanwhile": (removed, (*STOPS, "reproduce")),
-    "a file where the directory is to be": (in_the_way, (*STOPS, "reproduce")),
+    "disk full, at the n-th write": (full_by_count, (*STOPS, "report")),
+    "directory removed meanwhile": (removed, STOPS),
+    "a file where the directory is to be": (in_the_way, STOPS),
 }
 
 
