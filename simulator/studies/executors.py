@@ -251,8 +251,10 @@ def complete(
 
     Tasks of one key are done once. Each new result is kept at once.
     """
-    kept, name = place.kept, work.key if place.execution.programs is None else None
-    keys = [name(task) if name else str(index) for index, task in enumerate(tasks)]
+    kept = place.kept
+    keys = [*map(str, range(len(tasks)))]
+    if work.key and place.execution.programs is None:
+        keys = [*map(work.key, tasks)]
     first = {text: index for index, text in reversed([*enumerate(keys)])}
     every = sorted(first.values())
     done = {i: result for i in every if kept and (result := kept.find(keys[i])) is not None}
