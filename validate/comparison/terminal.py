@@ -14,9 +14,9 @@ def comparison(result: ComparisonStatistics) -> Table:
 
     A cell has the prediction, the measurement and the error, in brackets if it is within noise.
     """
-    heads = {PACE: "s/step", EQUAL_STEPS: "loss, equal steps"}
+    heads = {PACE: "per step", EQUAL_STEPS: "loss, equal steps"}
     if result.target is not None:
-        heads[TARGET] = f"s to loss {result.target:g}"
+        heads[TARGET] = f"to loss {result.target:g}"
     shown = {key: result.of(key, counted=False) for key in heads}
     shown = {key: rows for key, rows in shown.items() if rows}
     sides = f"predicted\n{result.basis}\nerror"
