@@ -120,13 +120,19 @@ def meaning(program: Program, key: str) -> str:
     return f"{field.description}: {listed}" if choices else field.description or ""
 
 
+def figures(page: str, name: str) -> dict[str, str]:
+    """Return the figures of a page: file of the run directory -> file beside the page."""
+    shown = re.findall(rf"\(({re.escape(name)}(?:-(\w+))?\.png)\)", page)
+    return {f"{kind or 'figure'}.png": file for file, kind in shown}
+
+
 def simulated(name: str, page: str) -> str:
     """Simulate a page's scenario, copy the figures that it shows; return its table of results."""
     say(f"{name} ...")
     directory = DOCS.parent / "runs" / name
     result = paceline.simulate(f"programs/{name}", out=directory)
-    for file, kind in re.findall(rf"\(({re.escape(name)}(?:-(\w+))?\.png)\)", page):
-        (PAGES / file).write_bytes((directory / f"{kind or 'figure'}.png").read_bytes())
+    for source, file in figures(page, name).items():
+        (PAGES / file).write_bytes((directory / source).read_bytes())
     summary = terminal.summary(result)
     header = [" ".join(str(column.header).split()).replace("/ ", "/") for column in summary.columns]
     cells = ([str(cell).replace("\n", " ") for cell in column.cells] for column in summary.columns)
