@@ -63,7 +63,7 @@ class NodeWithOverheads:
     before it, all others after the effect: sending does not delay the message.
     """
 
-    def __init__(self, node: Node, costs: EffectCosts) -> None:
+    def __init__(self, node: Any, costs: EffectCosts) -> None:
         self._node, self._costs, self._effects = node, costs.overhead, costs
         self._pieces: Sequence[Handle] = ()
         self.gradient, self.mark = node.gradient, node.mark  # looked up at every step
@@ -78,7 +78,7 @@ class NodeWithOverheads:
 
     def _issuing(self, start: Callable[..., Handle]) -> Callable[..., Handle]:
         def issue(*arguments: Any) -> Handle:
-            self._node.work(self._costs.issue)
+            self._node.spend(self._costs.issue)
             return start(*arguments)
 
         return issue
@@ -87,7 +87,7 @@ class NodeWithOverheads:
         async def receive(*arguments: Any) -> Any:
             message = await effect(*arguments)
             if message is not None:
-                self._node.work(self._costs.receive)
+                self._node.spend(self._costs.receive)
             return message
 
         return receive
@@ -100,13 +100,13 @@ class NodeWithOverheads:
         """Wait; a collective's result takes time to collect, a gradient's piece does not."""
         result = await self._node.wait(handle)
         if not any(handle is piece for piece in self._pieces):
-            self._node.work(self._costs.collect)
+            self._node.spend(self._costs.collect)
         return result
 
     async def finished(self, handle: Handle) -> bool:
         """Poll all workers, and add the time of their agreement."""
-        answer = await self._node.finished(handle)
-        self._node.work(self._effects.agree)
+        answer: bool = await self._node.finished(handle)
+        self._node.spend(self._effects.agree)
         return answer
 
     def coding(self, kind: str, share: float) -> tuple[float, float]:
@@ -117,7 +117,7 @@ class NodeWithOverheads:
     def send(self, to: int, value: Payload) -> None:
         """Send, and add the time of sending, which does not delay the message."""
         self._node.send(to, value)
-        self._node.work(self._costs.send)
+        self._node.spend(self._costs.send)
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Begin a gradient, and store its pieces: waiting for them has no overhead."""

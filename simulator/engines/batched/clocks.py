@@ -188,6 +188,10 @@ class Clocks:
                 piece.begins = before, work + seconds
                 break
             piece.done = np.where(piece.done > self.now, piece.done + seconds, piece.done)
+        self.spend(seconds)
+
+    def spend(self, seconds: float) -> None:
+        """Advance every worker's clock by `seconds`."""
         self.now = self.now + seconds
 
     def backward(

@@ -227,9 +227,14 @@ class BatchedNode(Node):
         return bool(handle.done[0] <= polled * (1 + TIME_TOLERANCE))
 
     def work(self, seconds: float) -> None:
-        """Keep every worker busy for `seconds`."""
+        """Be busy with work of the devices, behind which gradients under way wait."""
         if seconds:
             self._record(self._clocks.work, seconds)
+
+    def spend(self, seconds: float) -> None:
+        """Advance every worker's clock by `seconds`, in which its device goes on."""
+        if seconds:
+            self._record(self._clocks.spend, seconds)
 
     def clock(self) -> Any:
         """Return every worker's clock."""

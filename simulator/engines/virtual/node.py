@@ -357,21 +357,21 @@ class VirtualNode(EngineNode):
     # Time
 
     def work(self, seconds: float) -> None:
-        """Advance this node's clock by `seconds` of work, behind which its gradient waits."""
-        if seconds and self._pieces:
-            self._delay(seconds)
-        if self.outages is None:
-            self.now += seconds
-        else:
-            self.outages.work(seconds)
-
-    def _delay(self, seconds: float) -> None:
-        for piece in self._pieces:
+        """Be busy with work of the device, behind which a gradient under way waits."""
+        for piece in self._pieces if seconds else ():
             if piece.done is None:
                 piece.work += seconds
                 break
             if piece.done > self.now:
                 piece.done += seconds
+        self.spend(seconds)
+
+    def spend(self, seconds: float) -> None:
+        """Advance this node's clock by `seconds`, in which its device goes on."""
+        if self.outages is None:
+            self.now += seconds
+        else:
+            self.outages.work(seconds)
 
     def clock(self) -> float:
         """Return the wall-clock time, which includes repeats of lost work."""
