@@ -195,12 +195,7 @@ def sweep(result: "SweepResult") -> Table:
     rows, ranked = rows[:SWEEP_ROWS], ranked_by(result.rows)
     columns["algorithm"] = _algorithm(result)
     texts = len(columns)
-    stated_keys = {key for row in result.rows for key, value in row.items() if value is not None}
-    keys = {"seconds_per_step", *stated_keys}
-    keys |= {"time_to_target_s"} if "reached" in stated_keys else set()
-    keys |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
-    sampled = "gradients_per_hour" in stated_keys
-    keys -= {"seconds_per_step", "rounds"} if sampled else set()  # for which there is no room
+    keys = _sweep_keys(result.rows)
     for column in RESULT_COLUMNS:
         if SWEEP not in column.shown_in or column.key not in keys:
             continue
@@ -218,10 +213,19 @@ def sweep(result: "SweepResult") -> Table:
             cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
         columns[heading] = cell
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
-    if not sampled:
+    if "gradients_per_hour" not in keys:
         heading = _spent([share.removesuffix("_share") for share in shares])
         columns[heading] = lambda row: _shares(row[share] for share in shares)
     return _table(rows, columns, texts)
+
+
+def _sweep_keys(rows: Sequence[Row]) -> set[str]:
+    """Return the keys of the columns of a sweep, without those that there is no room for."""
+    stated_keys = {key for row in rows for key, value in row.items() if value is not None}
+    keys = {"seconds_per_step", *stated_keys}
+    keys |= {"time_to_target_s"} if "reached" in stated_keys else set()
+    keys |= {"final_loss"} if any(row["diverged"] for row in rows) else set()
+    return keys - ({"seconds_per_step", "rounds"} if "gradients_per_hour" in stated_keys else set())
 
 
 def _algorithm(result: "SweepResult") -> Cell:

@@ -165,12 +165,10 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     """
     if stalls := [run.stall for run in runs if run.stall]:
         return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
-    spent = {kind: share for kind, share in breakdown(runs).items() if kind not in AWAY}
     sampled = scenario.cluster.sampling is not None
-    whole = sum(spent.values()) if sampled else 1.0
-    if not any(any(run.seconds.values()) for run in runs) or not whole:
+    share = _shares(runs, sampled)
+    if not share:
         return [Reason("instant")]
-    share = {kind: part / whole for kind, part in spent.items()}
     crashes = sum(run.failures["crashes"] for run in runs if run.failures) / len(runs)
     parts = {kind: share.get(kind, 0.0) for kind in ("lost", "down")}
     vain = "failures" if crashes else "left-out"
@@ -180,11 +178,24 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     case, result = _Case(scenario, runs, share, held_share(scenario, algorithm, runs)), []
     for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
         result.append(Reason(code, {"share": uses[code]} | (parts if code == vain else {})))
-        if code in EXPLAIN and not sampled:
-            result += EXPLAIN[code](case)
-        elif crashes and not sampled:
-            result.append(Reason("crashes", {"crashes": crashes}))
+        result += [] if sampled else _causes(code, case, crashes)
     return result
+
+
+def _shares(runs: Sequence[Run], sampled: bool) -> dict[str, float]:
+    """Return the shares of the time in which workers take part, by use; {} without any."""
+    spent = {kind: share for kind, share in breakdown(runs).items() if kind not in AWAY}
+    whole = sum(spent.values()) if sampled else 1.0
+    if not whole or not any(any(run.seconds.values()) for run in runs):
+        return {}
+    return {kind: part / whole for kind, part in spent.items()}
+
+
+def _causes(code: str, case: _Case, crashes: float) -> list[Reason]:
+    """Return the causes of a share of the time of workers that are not sampled."""
+    if code in EXPLAIN:
+        return EXPLAIN[code](case)
+    return [Reason("crashes", {"crashes": crashes})] if crashes else []
 
 
 def _computing(case: _Case) -> list[Reason]:

@@ -107,15 +107,18 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
             named = [one and replace(one, heading=f"{each.name}: {one.heading}") for one in own]
             own = [one and replace(one, folded=CHANGES in one.heading) for one in named]
         found += own
-    if len(every) > 1:
-        rows = differing([found.scenario.get("table") or {} for found in every])
-        heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
-        heads = ("key", *(found.name for found in every))
-        table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
-        tables = [table] if rows else []
-        found.append(PageSection("differences", heading, tables=tables, folded=True))
+    found.append(_differences(every) if len(every) > 1 else None)
     found += [*details(drawn)] if drawn else []
     return [section for section in found if section is not None]
+
+
+def _differences(every: Sequence[FoundRun]) -> PageSection:
+    rows = differing([found.scenario.get("table") or {} for found in every])
+    heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
+    heads = ("key", *(found.name for found in every))
+    table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
+    tables = [table] if rows else []
+    return PageSection("differences", heading, tables=tables, folded=True)
 
 
 def _error(

@@ -146,16 +146,7 @@ def sensitivity(tune: Row, place: int) -> PageSection | None:
 
 def sweep(document: Row, target: float | None, place: int) -> PageSection:
     """Draw and tabulate a sweep: which algorithm is first at which point."""
-    rows, vary = document["rows"], document["vary"]
-    keys = [key for key, values in vary.items() if len(values) > 1] or [*vary]
-    short = {key: key.rpartition(".")[2] for key in keys}
-    short = short if len({*short.values()}) == len(keys) else {key: key for key in keys}
-    points = {
-        name: list(same)
-        for name, same in groupby(
-            rows, lambda row: ", ".join(f"{short[key]} = {_value(row[key])}" for key in keys)
-        )
-    }
+    rows, vary, points = document["rows"], document["vary"], _points(document)
     best = {(name, pick["label"]) for name, pick in zip(points, document["picks"], strict=False)}
     column = ranked_by(rows)
     beside = [BY_KEY[key] for key in BESIDE if any(row.get(key) is not None for row in rows)]
@@ -185,6 +176,19 @@ def sweep(document: Row, target: float | None, place: int) -> PageSection:
     lead = f"{chart.caption.capitalize()}." if chart else ""
     heading, tables = f"{len(points)} points of {', '.join(vary)}", table.folded_after(ROWS, MOST)
     return PageSection(f"sweep-{place}", heading, lead, drawn, tables)
+
+
+def _points(document: Row) -> dict[str, list[Row]]:
+    """Return rows of a sweep by point, which is named by the keys that differ."""
+    vary = document["vary"]
+    keys = [key for key, values in vary.items() if len(values) > 1] or [*vary]
+    short = {key: key.rpartition(".")[2] for key in keys}
+    short = short if len({*short.values()}) == len(keys) else {key: key for key in keys}
+
+    def name(row: Row) -> str:
+        return ", ".join(f"{short[key]} = {_value(row[key])}" for key in keys)
+
+    return {point: list(same) for point, same in groupby(document["rows"], name)}
 
 
 def _value(value: Any) -> str:

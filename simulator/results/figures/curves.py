@@ -281,15 +281,7 @@ def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
 
     Where the bars span a decade their lengths are logarithmic, and parts are shares of them.
     """
-    paces = {line.name: line.row["seconds_per_step"]["mean"] for line in lines}
-    parts = {
-        line.name: {
-            part: (line.row["breakdown"].get(part) or 0.0) * paces[line.name]
-            for part in style.PARTS
-        }
-        for line in lines
-        if paces[line.name]
-    }
+    parts = _seconds(lines)
     totals = np.array([sum(row.values()) for row in parts.values()])
     size, unit = time_unit(float(totals.max(initial=0.0)) or 1.0)
     least, most = totals[totals > 0].min(initial=math.inf) / size, totals.max(initial=0.0) / size
@@ -299,8 +291,8 @@ def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
     lengths = np.log(np.maximum(totals / size / low, 1.0)) if log else totals / size
     done, bars = np.zeros(len(parts)), []
     for part in style.PARTS:
-        if any(row.get(part) for row in parts.values()) or part == "compute":
-            seconds = np.array([row.get(part, 0.0) for row in parts.values()])
+        seconds = np.array([row[part] for row in parts.values()])
+        if seconds.any() or part == "compute":
             shares = np.divide(seconds, totals, out=np.zeros(len(parts)), where=totals > 0)
             texts = [f"{100 * share:.0f} %" for share in shares]
             wide_enough = shares * lengths > ROOM * reach
@@ -314,3 +306,13 @@ def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
     up, height = Axis(names=[*parts]), 130 + 42 * len(parts)
     drawn = Panel(across, up, bars=bars, totals=[*map(human, totals)], height=height)
     return Chart(title, "", [drawn])
+
+
+def _seconds(lines: Sequence[Curves]) -> dict[str, dict[str, float]]:
+    """Return the seconds per step by algorithm and part."""
+    paces = {line.name: line.row["seconds_per_step"]["mean"] for line in lines}
+    shares = {line.name: line.row["breakdown"] for line in lines if paces[line.name]}
+    return {
+        name: {part: (row.get(part) or 0.0) * paces[name] for part in style.PARTS}
+        for name, row in shares.items()
+    }
