@@ -50,7 +50,7 @@ class TimeProfile(BaseModel, ABC):
                 f"{len(starts)} times and {len(factors)} factors; write one factor per time"
             )
         if not starts or starts[0] != 0:
-            raise ValueError(f'{named} does not begin at "0 s"; add what holds from the start')
+            raise ValueError(f'{named} does not begin at "0 s"; add a factor for the start')
         if any(later <= earlier for earlier, later in pairwise(starts)):
             raise ValueError(f"{named} is out of order; list times in ascending order, each once")
         if self.period is not None and starts[-1] >= self.period:

@@ -81,17 +81,7 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
         if len(pattern.findall(head)) < LEAST:
             continue
         lines = lines or COLOURS.sub("", text).splitlines()
-        rows = list[tuple[int, dict[str, Any]]]()
-        for number, line in enumerate(lines, start=1):
-            row = _cells(framework, line, int(at[1])) if (at := pattern.search(line)) else {}
-            if len(row) < LEAST:  # a step, and nothing of it
-                continue
-            if len(rows) > 1 and row["step"] <= rows[0][1]["step"]:
-                raise ValueError(f"line {number}: the steps begin anew; cut the log there")
-            while rows and rows[-1][1]["step"] >= row["step"]:
-                rows.pop()
-            rows.append((number, row))
-        if not rows:
+        if not (rows := _steps(framework, lines)):
             continue
         columns = list(dict.fromkeys(key for _, row in rows for key in row))
         if framework.means:
@@ -100,6 +90,22 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
         cells = [(number, [row.get(key) for key in columns]) for number, row in rows]
         return [f"{name} - {key}" for key in columns], cells
     return None
+
+
+def _steps(framework: Framework, lines: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the line number of each step and what it says; raise ValueError as `read` does."""
+    rows = list[tuple[int, dict[str, Any]]]()
+    for number, line in enumerate(lines, start=1):
+        at = re.search(framework.step, line)
+        row = _cells(framework, line, int(at[1])) if at else {}
+        if len(row) < LEAST:  # a step, and nothing of it
+            continue
+        if len(rows) > 1 and row["step"] <= rows[0][1]["step"]:
+            raise ValueError(f"line {number}: the steps begin anew; cut the log there")
+        while rows and rows[-1][1]["step"] >= row["step"]:
+            rows.pop()
+        rows.append((number, row))
+    return rows
 
 
 def _cells(framework: Framework, line: str, step: int) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def bottleneck(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
 
 
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
-    """Return the largest share of the workers' time and its causes; of a stall, only that.
+    """Return where most of the workers' time goes, and why; after a stall, only the stall.
 
     Sampled clients have no time while they are away; in a round they wait for the last one.
     """

@@ -124,7 +124,7 @@ class PlatformLink(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Links from one end to another; where the ends are zones, from which node to which."""
+    """Links from one end to another; if an end is a zone, its gateway."""
 
     links: Links
     leaves: str

@@ -220,6 +220,10 @@ class Place(NamedTuple):
         """The directory if it may keep results: the code of users' programs has no version."""
         return self.directory if self.execution.programs is None else None
 
+    def executor_of(self, tasks: int) -> Executor | Processes | None:
+        """Return where so many tasks run: this process knows the share of a single one."""
+        return None if tasks == 1 and self.execution.dask is None else self.executor
+
 
 @contextmanager
 def study(
@@ -251,10 +255,8 @@ def complete(
 
     Tasks of one key are done once. Each new result is kept at once.
     """
-    kept = place.kept
-    keys = [*map(str, range(len(tasks)))]
-    if work.key and place.execution.programs is None:
-        keys = [*map(work.key, tasks)]
+    kept, named = place.kept, work.key if place.execution.programs is None else None
+    keys = [*map(named, tasks)] if named else [*map(str, range(len(tasks)))]
     first = {text: index for index, text in reversed([*enumerate(keys)])}
     every = sorted(first.values())
     done = {i: result for i in every if kept and (result := kept.find(keys[i])) is not None}
@@ -268,9 +270,7 @@ def complete(
     say()
     shares = work.blocks([index for index in every if index not in done])
     todo = {at: [tasks[index] for index in share] for at, share in enumerate(shares)}
-    # This process knows the share of a single task that is done.
-    executor = None if len(todo) == 1 and place.execution.dask is None else place.executor
-    for at, made in results(executor, work, todo, say):
+    for at, made in results(place.executor_of(len(todo)), work, todo, say):
         for index, result in zip(shares[at], made, strict=True):
             done[index] = result
             if kept:

@@ -1,5 +1,5 @@
-"""What it makes of a run's time if links take longer, or less, than TCP's rules say, or what a
-profile's errors make of it.
+"""Work out how wrong a run's time may be: by links that are slower or faster than predicted, by
+kinds of hardware, or by a profile's errors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -564,7 +564,7 @@ def test_plug_ins_need_nothing_else():
         def add(self, total, data, places):
             return total + data[0]
 
-        def bytes(self, parameters, width, number, kept):
+        def size(self, parameters, width, number, kept):
             return parameters / 8
 
     signs, nesterov = Signs(), paceline.Nesterov(0.5)

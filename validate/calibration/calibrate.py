@@ -130,29 +130,43 @@ def calibrate(
     codecs = _codecs(runs, below, base, notes)
     checks = _check(runs, fitted)
     done(STAGES, STAGES)
-    errors = [check.error for check in _held_out(runs, below) or checks]
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     calibration = _origin(runs, paths) | {
-        "run_to_run": math.sqrt(np.mean([math.log1p(e) ** 2 for e in errors])) if errors else 0.0,
+        "run_to_run": _run_to_run(_held_out(runs, below) or checks),
         "model_error": profile.model_error(network),
         "sd": sd,
         "measured": _measured(runs, times, link),
         "notes": [*notes, *law.notes],
     }
-    recorded = [source.scenario for source in runs if source.recorded]
-    workers = {scenario.cluster.workers for scenario in recorded}
-    parameters = max((scenario.model.parameters for scenario in recorded), default=1)
     by_gloo = {source.scenario.network.library for source in runs} == {"gloo"}
+    workers, model = _of_jobs(runs)
     tables = {
         "calibration": calibration,
-        "cluster": ({"workers": workers.pop()} if len(workers) == 1 else {}) | law.tables,
-        "model": {"parameters": parameters} if parameters > 1 else {},
+        "cluster": workers | law.tables,
+        "model": model,
         "overhead": fitted.tables,
         "codec": codecs,
         "network": link.table if link else {"library": "gloo"} if by_gloo else {},
     }
     tables = {key: table for key, table in tables.items() if table}
     return CalibrationResult(Profile(tables, HEAD, law.files), law, checks)
+
+
+def _run_to_run(checks: Sequence[PaceCheck]) -> float:
+    """Return the standard deviation of paces from their predictions, as a logarithm."""
+    squares = [math.log1p(check.error) ** 2 for check in checks]
+    return math.sqrt(np.mean(squares)) if squares else 0.0
+
+
+def _of_jobs(runs: Sequence[Source]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the number of workers that all recorded jobs agree on, and the largest model."""
+    recorded = [source.scenario for source in runs if source.recorded]
+    workers = {scenario.cluster.workers for scenario in recorded}
+    parameters = max((scenario.model.parameters for scenario in recorded), default=1)
+    return (
+        {"workers": workers.pop()} if len(workers) == 1 else {},
+        {"parameters": parameters} if parameters > 1 else {},
+    )
 
 
 def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, Any]:

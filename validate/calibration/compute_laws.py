@@ -99,7 +99,7 @@ def _checked(times: Sequence[Array]) -> list[Array]:
         if len(wrong):
             raise InputError(f"worker {rank}: a step of {wrong[0]} s; times are finite, 0 or more")
     if not any(map(len, series)):
-        raise InputError("no steps were measured; give a run that has some after its warm-up")
+        raise InputError("no steps were measured; give a run that is longer than its warm-up")
     return series
 
 

@@ -266,7 +266,7 @@ def steps(sources: Sequence[Source]) -> dict[int, np.ndarray]:
                 parts.setdefault(int(rank), []).append(own[math.ceil(WARM_UP * len(own)) :])
     whole = {rank: np.concatenate(series) for rank, series in sorted(parts.items())}
     if not any(map(len, whole.values())):
-        raise InputError("no steps were measured; give a run that has some after its warm-up")
+        raise InputError("no steps were measured; give a run that is longer than its warm-up")
     return {rank: series for rank, series in whole.items() if len(series)}
 
 

@@ -160,11 +160,7 @@ def _log(
     path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]
 ) -> Log:
     """Read the columns that are needed, in order of rank and step."""
-    parts = [part for part in ("compute", "wait") if part in chosen]
-    vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
-    wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
-    if "seconds" in chosen or len(parts) < 2:  # else its parts make up a step's time
-        wanted.append("seconds" if "seconds" in chosen else "time")
+    wanted, vague = _needed(chosen)
     read = [chosen[quantity] for quantity in wanted]
     numbers, lines, left_out = log_table.numbers(
         rows, [(names.index(column.name), column.name, column.value) for column in read]
@@ -188,6 +184,16 @@ def _log(
     framework = chosen["step"].name.rpartition(" - ")[0] if "step" in chosen else ""
     log = _steps(path, values, demand, chosen)
     return replace(log, notes=tuple(notes), framework=framework)
+
+
+def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
+    """Return the quantities to read, and the parts of a step whose columns have no unit."""
+    parts = [part for part in ("compute", "wait") if part in chosen]
+    vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
+    wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
+    if "seconds" in chosen or len(parts) < 2:  # else its parts make up a step's time
+        wanted.append("seconds" if "seconds" in chosen else "time")
+    return wanted, vague
 
 
 def _steps(

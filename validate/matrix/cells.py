@@ -139,7 +139,7 @@ def _values(
     aim: Row, counted: Sequence[Cell], cells: Sequence[Cell]
 ) -> Iterator[tuple[str, float | None, str]]:
     """Yield what an aim is of beyond its name, its value, and of how many it is."""
-    take, network, kind = aim["take"], aim.get("network"), aim.get("asynchronous")
+    take = aim["take"]
     if take == "coverage":  # of 90 % intervals of programs that were left out
         rows = coverage(counted)
         shares = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
@@ -155,12 +155,7 @@ def _values(
         value = float(np.mean(values)) if values and take == "regret" else median(values)
         yield "", value, f"{len(values)} conditions"
         return
-    chosen = [
-        cell
-        for cell in counted
-        if network in (None, "kernel" if cell["network"] == "kernel" else "near")
-        and kind in (None, cell["asynchronous"])
-    ]
+    chosen = _of_aim(aim, counted)
     if take == "explained":
         yield "", explained(chosen), f"{len(chosen)} cells"
         return
@@ -168,6 +163,17 @@ def _values(
     sizes = [abs(error) for error in errors if error is not None]
     tail = float(np.quantile(sizes, 0.95)) if sizes else None
     yield "", median(sizes) if take == "median" else tail, f"{len(sizes)} cells"
+
+
+def _of_aim(aim: Row, counted: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of an aim's kind of network and of programs."""
+    network, kind = aim.get("network"), aim.get("asynchronous")
+    return [
+        cell
+        for cell in counted
+        if network in (None, "kernel" if cell["network"] == "kernel" else "near")
+        and kind in (None, cell["asynchronous"])
+    ]
 
 
 def name(cell: Row) -> str:

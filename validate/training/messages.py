@@ -186,9 +186,7 @@ class Mailbox:
                     return first
                 if now >= until and computed():
                     return None
-                coming = any(source in (ANY, message.sender) for message in self._arriving)
-                over = self.ended == self.peers if source == ANY else source in self.ended
-                if first is None and not coming and over:
+                if first is None and self._is_over(source):
                     return None
                 at = min(until if now < until else inf, inf if first is None else first.due)
                 at = min(at, self._arriving[0].due if self._arriving else inf)
@@ -198,6 +196,12 @@ class Mailbox:
                         raise TimeoutError(f"no message from {sender} within {patience:g} s")
                     at = min(at, given_up)
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
+
+    def _is_over(self, source: int) -> bool:
+        """Return whether no message of `source` is in transit, and none will follow."""
+        coming = any(source in (ANY, message.sender) for message in self._arriving)
+        over = self.ended == self.peers if source == ANY else source in self.ended
+        return over and not coming
 
     def _let_through(self, now: float) -> None:
         """Pass messages through the network card, in order of arrival."""

@@ -81,7 +81,7 @@ class Level:
 
 
 class Inputs:
-    """Seconds per step of each worker and per average: as predicted, and as observed lately."""
+    """Seconds per step of each worker and per average: predicted, and recently observed."""
 
     def __init__(self, scenario: Scenario) -> None:
         laws = scenario.team.expected_laws

@@ -68,7 +68,7 @@ class Law:
         return float(law_of(self.theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the sum of its terms' sizes, for two replicas or more: never zero."""
+        """Return the sum of the law's terms without signs, for two replicas or more: never 0."""
         alone = self.mean(parameters, 1, period)
         return abs(alone) + self.mean(parameters, max(replicas, 2), period) - alone
 

@@ -244,8 +244,8 @@ def _larger(scenario: Scenario, name: str, times: float) -> Table:
     for nodes in (scenario.table["cluster"], *scenario.table["cluster"].get("group", ())):
         if "file =" in toml(nodes.get("compute", "")):
             raise InputError(
-                f"{scenario.file}: tune: {name}: times of a file (cluster.compute) are of one "
-                f"batch, and a larger one takes longer; {remedy}"
+                f"{scenario.file}: tune: {name}: times in a file (cluster.compute) are for one "
+                f"batch size; {remedy}"
             )
     patch: Table = {"objective": objective} if objective else {}
     return patch | ({"cost": {"tokens": cost.tokens * times}} if cost.tokens else {})
