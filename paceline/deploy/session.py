@@ -396,9 +396,7 @@ class Session:
              "load it with the model that was trained"),
         ):  # fmt: skip
             if theirs != mine:
-                raise InputError(
-                    f"state: saved with {what} = {theirs}, and this session has {mine}; {remedy}"
-                )
+                raise InputError(f"state: its {what} is {theirs}, here it is {mine}; {remedy}")
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         """Let a program that has not begun begin from a state."""

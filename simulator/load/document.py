@@ -222,9 +222,9 @@ def _demand_headers_once(document: Document, file: str) -> None:
 def override(table: dict[str, Any], text: str) -> KeyPath:
     """Set "table.key=value" in `table`; return the path of the key, or of the first table made.
 
-    The value is TOML, or else plain text; an empty one removes the key. A list's entries go by number
-    (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Tables that are missing are
-    made. Raises InputError naming the text.
+    The value is TOML, or else plain text; an empty one removes the key. A list's entries go by
+    number (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Missing tables are made.
+    Raises InputError naming the text.
     """
     parts, written = _split(text)
     value = _value(written, text) if written else None

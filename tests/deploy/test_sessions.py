@@ -465,8 +465,8 @@ def test_a_state_of_another_plan_is_loaded_as_chosen():
         loaded(state, "plan", tau=9)
     assert loaded(state, "state", tau=9) == (6, 0.5)
     for key, value, message in (
-        ("workers", 3, "processes is 3, and here it is 1"), ("rank", 1, "process is 1"),
-        ("program", "local-sgd", "is local-sgd, and here it is diloco; deploy state"),
+        ("workers", 3, "processes is 3, here it is 1"), ("rank", 1, "process is 1"),
+        ("program", "local-sgd", "is local-sgd, here it is diloco; deploy state"),
         ("version", 1, "version is 1"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
