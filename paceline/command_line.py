@@ -956,8 +956,9 @@ def _notes(notes: Iterable[str]) -> None:
         if _explain.get():
             _note(note)
         elif EXTRAPOLATED in note:  # even where the user wants no notes
-            far = dict.fromkeys(re.findall(rf"{EXTRAPOLATED} \(([^)]*)\)", note))
-            short = f"{EXTRAPOLATED} losses, as the tables mark them: {'; '.join(far)}"
+            far = "; ".join(re.findall(rf"{EXTRAPOLATED} \(([^)]*)\)", note)).split("; ")
+            reasons = "; ".join(dict.fromkeys(far))
+            short = f"{EXTRAPOLATED} losses, as the tables mark them: {reasons}"
             _note(short if RESTS in note else note, even_if_quiet=True)
         elif not any(text in note for text in ASIDES):
             _note(note)
