@@ -97,7 +97,7 @@ async def fedbuff_server(
     buffer: Annotated[int, doc("displacements per update (K)", ge=1)],
     staleness: Annotated[
         Literal["root", "none"],
-        doc("weight of one s updates late: 1 / sqrt(1 + s), or 1 for all"),
+        doc("weight of a displacement s updates late: 1 / sqrt(1 + s), or 1 for all"),
     ] = "root",
     max_staleness: Annotated[
         int | None, doc("updates late at most; displacements later than that are dropped", ge=0)

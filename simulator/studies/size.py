@@ -188,6 +188,8 @@ def measured(part: Part, execution: Execution) -> float:
             by_time = made.duration / max(made.steps, 1.0)  # of the simulated clock
             whole_run = run.duration / by_time if run.duration and by_time else inf
             left = min(run.steps or inf, whole_run) / max(made.steps, 1.0)
+            if left == inf:  # the short run has not moved the clock
+                return part.size.seconds
             return taken / len(few) * part.seeds * max(left, 1.0)
         steps = min(8 * steps, part.size.steps)
 
