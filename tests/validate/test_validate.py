@@ -245,9 +245,8 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
     programs = {"stuck": replace(catalogue()[name], name="stuck", worker=stuck)}
     made = parse(world, programs=programs)
     task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
-    with pytest.raises(RunError, match=r"^worker 1 hangs \(silent\) during stuck") as caught:
+    with pytest.raises(RunError, match=r"during stuck .*worker 1 still ran"):
         launch.run(Job(made, (task,), tmp_path, "cpu", programs))
-    assert "in stuck" in str(caught.value)
 
 
 def test_rounded_means_are_refused_over_links():
