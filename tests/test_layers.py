@@ -54,7 +54,7 @@ LINES = """
     simulator/reports          2210   terminal, page and sliders
     simulator/results          5140   intervals, models of error, the verdict
     simulator/scenario         2850   every key with its description; kinds of hardware by name
-    simulator/studies          7500   search of sites and settings, sweep, fit, solve, four papers
+    simulator/studies          7510   search of sites and settings, sweep, fit, solve, four papers
     validate                  12110   real training, logs, calibration and the matrix
     docs                        660   what generates pages
     tests                     38250   tests of random scenarios and sessions, and tests/lab

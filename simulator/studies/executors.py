@@ -62,12 +62,18 @@ class Processes:
 
     def abort(self) -> None:
         """End all processes at once."""
-        children = [*(self._pool._processes or {}).values()]
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        pool: Any = self._pool
+        children, calls, results_ = pool._processes or {}, pool._call_queue, pool._result_queue
+        children = [*children.values()]
+        pool.shutdown(wait=False, cancel_futures=True)
         for child in children:
             child.terminate()
         for child in children:
             child.join()
+        # Else its thread waits at exit to send a task, or for the rest of half a result.
+        if calls is not None:
+            calls.cancel_join_thread()
+            results_._writer.close()
 
 
 def _begin(jobs: int) -> None:
