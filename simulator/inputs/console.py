@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import pairwise
+from io import StringIO
+from itertools import islice, pairwise
 from math import log
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
     the steps that it did again count once. None where no framework is recognised. Raises
     ValueError where all steps begin anew, as by epoch.
     """
-    head = COLOURS.sub("", "".join(text.splitlines(keepends=True)[:HEAD]))
+    head = COLOURS.sub("", "".join(islice(StringIO(text, newline=None), HEAD)))
     lines = list[str]()
     for name, framework in FRAMEWORKS.items():
         pattern = re.compile(framework.step, re.MULTILINE)
@@ -98,7 +99,7 @@ def _steps(framework: Framework, lines: Sequence[str]) -> list[tuple[int, dict[s
     for number, line in enumerate(lines, start=1):
         at = re.search(framework.step, line)
         row = _cells(framework, line, int(at[1])) if at else {}
-        if len(row) < LEAST:  # a step, and nothing of it
+        if len(row) < LEAST:  # neither its time nor its loss
             continue
         if len(rows) > 1 and row["step"] <= rows[0][1]["step"]:
             raise ValueError(f"line {number}: the steps begin anew; cut the log there")

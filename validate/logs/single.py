@@ -1,6 +1,7 @@
 """Fit what one file says by itself: a law of computing times, or a link."""
 
 import re
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def calibrate(path: Path) -> CalibrationResult | None:
             return _profile(path, _nccl(text))
         if text.lstrip()[:1] == "{" and '"sum_received"' in text:
             return _profile(path, _iperf(untrusted.loads(text)))
-    written = (line.strip() for line in text.splitlines())
+    written = map(str.strip, StringIO(text, newline=None))
     lines = [*islice((line for line in written if line[:1] not in ("", "#")), 2)]
     named = path.name.endswith(tables.TEXTS) and lines and not {",", "\0"} & {*lines[0]}
     if not named or not TIME.fullmatch(lines[-1]):
@@ -58,22 +59,26 @@ def _times(path: Path, first: str) -> CalibrationResult:
         raise InputError(str(error)) from None
     law = compute_laws.fit([times])
     about = {
-        "date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path]),
-        "sd": {"cluster.compute": law.sd}, "notes": law.notes,
+        **_origin(path),
+        "sd": {"cluster.compute": law.sd},
+        "notes": law.notes,
         "measured": {"step": profile.between([float(times.mean())])},
-    }  # fmt: skip
+    }
     whole = Profile({"calibration": about, "cluster": law.tables}, HEAD, law.files)
     return CalibrationResult(whole, law, [])
 
 
 def _profile(path: Path, link: Link) -> CalibrationResult:
-    about = {
-        "date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path]),
-        "notes": [*link.notes],
-    }  # fmt: skip
+    """Return the profile of a link alone."""
+    about = {**_origin(path), "notes": [*link.notes]}
     nothing = compute_laws.FittedLaws({}, [], {}, [], 0.0)
-    tables = {"calibration": about, "network": link.table}
-    return CalibrationResult(Profile(tables, HEAD), nothing, [])
+    whole = Profile({"calibration": about, "network": link.table}, HEAD)
+    return CalibrationResult(whole, nothing, [])
+
+
+def _origin(path: Path) -> dict[str, Any]:
+    """Return the keys of [calibration] that say where the numbers come from."""
+    return {"date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path])}
 
 
 def _nccl(text: str) -> Link:
