@@ -27,21 +27,20 @@ def earliest(team: Collection[int], arrivals: Mapping[int, float], most: int) ->
 
 
 class Collective:
-    """The n-th collective of every worker: complete when all have joined.
+    """A collective, complete when all workers have joined it.
 
-    Times are in seconds. `begins`: when the last worker joined or, later, when the links were
-    free; `last`: that worker's rank, and when it joined; `done`: when the result is available, None
-    until all have joined, inf: never. `joined`: the step at which each worker joined, or `ABSENT`.
-    `followers`: workers that join another collective as soon as this one is done: rank, step, the
-    other collective, and the function of the result that makes their payload. `chained`: whether
-    other collectives follow from it, so that the program does not act on its result.
-    `ahead`: by how many seconds each worker has the result before `done`; None: by none.
-    `arrivals`: when each present worker joined, where that matters; `reports`: when its message
-    then arrived, for servers that receive each separately.
-    `falls`: when the clients that dropped out of the round did so.
-    With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
-    `left_out`: workers whose contributions were dropped, and why; `restarts`: crashes that delayed
-    its begin or interrupted it; `stalls`: spans of seconds in which crashes stopped it, in order.
+    Times are in seconds. `begins`: when the last worker joined or, later, when the links were free;
+    `last`: that worker's rank, and when it joined; `done`: when the result is available, None until
+    all have joined, inf: never. `joined`: the step at which each worker joined, or `ABSENT`.
+    `followers`: workers that join another collective as soon as this one is done (rank, step, that
+    collective, and the function that makes their payload from the result). `chained`: whether other
+    collectives follow from it, so that the program does not act on its result. `ahead`: how many
+    seconds before `done` each worker has the result; None: none. `arrivals`: when each present
+    worker joined, where that matters; `reports`: when its message then arrived, for servers that
+    receive each separately. `falls`: when clients dropped out of the round. With failures or
+    [recovery]: `computed`: the seconds that each worker had computed when it joined; `left_out`:
+    workers whose contributions were dropped, and why; `restarts`: crashes that delayed its start or
+    interrupted it; `stalls`: spans of seconds in which crashes stopped it, in order.
     """
 
     __slots__ = (
@@ -99,7 +98,7 @@ class Collective:
             payloads.protect(self.result)
 
     def question(self) -> "Collective":
-        """Return the poll of whether this is done that some workers have yet to join."""
+        """Return the poll "is this done?" that some workers have yet to join."""
         if self._question is None or not self._question.missing:
             self._question = Collective(self.index, "gather", len(self.joined))
             self._question.chained = True

@@ -1,4 +1,4 @@
-"""Choose the engine of a run: `batched` where it takes the run and pays off, else `virtual`."""
+"""Choose the engine of a run: `batched` where it can run it and pays off, else `virtual`."""
 
 from collections.abc import Sequence
 from contextvars import Context
@@ -21,7 +21,7 @@ from .unsupported import attempt
 from .virtual import run as virtual
 
 ENGINES = ("auto", "batched", "virtual")
-LONG = 10**6  # gradients of a run that takes minutes in the reference engine: it gets a note
+LONG = 10**6  # gradients of a run that takes the reference engine minutes, which a note mentions
 
 
 def run_seeds(
@@ -32,12 +32,12 @@ def run_seeds(
     programs: Programs = None,
     **how: Any,
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds`; `how`: the options of `run_world`."""
+    """Run one algorithm with each of `seeds`; `how` passes options to `run_world`."""
     return run_world(written(scenario, algorithm, programs), seeds, **how)
 
 
 def written(scenario: Scenario, algorithm: Algorithm, programs: Programs = None) -> World:
-    """Return the world of an algorithm in a scenario as written."""
+    """Return an algorithm's world, with the scenario as written."""
     return World(scenario, algorithm, available_programs(programs)[algorithm.name])
 
 
@@ -61,7 +61,7 @@ def run_world(
                 runs, reason = attempt(run_all)
                 if runs is not None:
                     return runs
-                if len(seeds) > 1:  # one seed alone may have stopped them all
+                if len(seeds) > 1:  # a single seed may have stopped them all
                     alone = partial(run_world, world, engine=engine)
                     first, *rest = [[seed] for seed in seeds]
                     return [*alone(first, spans=spans), *chain.from_iterable(map(alone, rest))]
@@ -78,10 +78,10 @@ def run_world(
 
 
 def with_tuned_rate(world: World) -> World:
-    """Return what engines run: under a learning curve, the program at its tuned rate."""
+    """Return the world that engines run: under a learning curve, at the tuned rate."""
 
     def run(world: World, seeds: int) -> list[Run]:
-        alone = world.algorithm.model_copy(update={"recovery": None})  # a probe has no failures
+        alone = world.algorithm.model_copy(update={"recovery": None})  # A probe has no failures.
         return Context().run(run_world, replace(world, algorithm=alone), range(seeds))
 
     return normalised(world, run)
@@ -93,9 +93,8 @@ def run_replicates(
     """Run a world with each of `seeds` and the replicate of the same index.
 
     A parametric bootstrap: a replicate redraws every measured number within its standard error, and
-    the pace of the whole run within the spread of equal runs. Draws are keyed only by
-    the replicate, so that all algorithms get the same ones, and comparisons between them stay
-    paired.
+    the speed of the whole run within the spread of equal runs. Draws are keyed only by the
+    replicate, so that all algorithms get the same ones, and comparisons between them stay paired.
 
     `how`: the options of `run_world`.
     """
@@ -111,18 +110,18 @@ def run_replicates(
 
 
 def _slowed(run: Run, factor: float) -> Run:
-    """Return the same run with all times of its curve multiplied by `factor`."""
+    """Return a run with all times of its curve multiplied by `factor`."""
     times = [time * factor for time in run.curve["time"]]
     return replace(run, duration=run.duration * factor, curve=run.curve | {"time": times})
 
 
 def pays_off(world: World) -> bool:
-    """Return whether `batched` may run a program: one without a server."""
+    """Return whether `batched` is worth trying: it is for programs without a server."""
     return world.program.server is None
 
 
 def batches_seeds(world: World, engine: str) -> bool:
-    """Return whether an engine runs several seeds at once, by its checks."""
+    """Return whether an engine's checks allow running several seeds at once."""
     world = world.under()
     if engine == "virtual" or (engine == "auto" and not pays_off(world)):
         return False

@@ -30,7 +30,7 @@ def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
 def compare(
     nodes: Iterable[Node], scenario: Scenario, objective: Objective, parameters: Mapping[str, Any]
 ) -> None:
-    """Set nodes' samples and pace relative to other workers, if a program uses them."""
+    """Set nodes' samples and speed relative to other workers, if a program uses them."""
     samples = relative(objective)
     uses = any(isinstance(parameter, OfSlowest) for parameter in parameters.values())
     pace = scenario.team.relative_speeds if uses else None
@@ -60,9 +60,9 @@ class SeededNode(Node):
 
 
 class EngineNode(SeededNode):
-    """A node of a simulated run, with the simulator's collectives and pieces.
+    """A node of a simulated run, which takes part in collectives and cuts vectors.
 
-    `period`: steps between its last two collectives, nan before. The run stores incomplete
+    `period`: steps between its last two collectives, nan before these. The run stores incomplete
     collectives by number (`open_collectives`), lets workers `enter` them, and answers polls.
     """
 
@@ -99,7 +99,7 @@ class EngineNode(SeededNode):
         return following
 
     async def finished(self, handle: Handle) -> bool:
-        """Poll whether `handle` is done, as all workers do; the last one's time decides."""
+        """Poll with all workers whether `handle` is done; the last worker's time decides."""
         question = handle.question()
         question.join(self.rank, self.step, self.now, self.now)
         if not question.missing:

@@ -2,9 +2,9 @@
 
 The learning rate of a real optimizer is unrelated to a surrogate's scale. So the program first runs
 on a `Probe`, on the scenario's cluster: its response to a constant gradient is its gain. Then its
-rate is one over its gain (momentum, an outer step or a sum of gradients are no speed-up). The
-baseline already contains the effect of a schedule's shape, so the rate is constant. AdamW is
-replaced by its first moment: a surrogate's coordinates are those that Adam has scaled.
+rate is one over its gain, so that momentum, an outer step or a sum of gradients are no speed-up.
+The rate is constant, because the baseline already contains the schedule's effect. AdamW is replaced
+by its first moment: a surrogate's coordinates count as already scaled by Adam.
 
 The effect of a codec on the loss depends on steps, not on their times. So a surrogate with a codec
 runs once, separately, and all runs of the algorithm have the mean loss of its seeds.
@@ -39,9 +39,9 @@ from .observer import NEVER, POINTS
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # averages of a probe: an outer momentum of 0.9 has settled by the middle
-LONGEST = 400_000  # gradients, at most, of a run that measures the share of absent workers
-COUNTED = 8  # rounds, at least, of a run that measures the gradients that count
-CODED = 48  # rounds after which a program that diverges with its codec has done so ...
+LONGEST = 400_000  # most gradients of a run that measures the share of absent workers
+COUNTED = 8  # fewest rounds of a run that measures the gradients that count
+CODED = 48  # rounds after which a program that diverges with its codec has diverged ...
 SEEN = 16  # ... and the number of times that each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # factor between the limits to try, and the lowest
 TOLERATED = 0.02  # relative rise of the final loss above the least one
@@ -49,9 +49,9 @@ UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
 """Tables without effect on a surrogate; [run] acts only by its end."""
 TIMES = {"cluster", "network", "server", "overhead", "calibration", "recovery"}
 """Tables without effect where only the numbers of steps and workers count."""
-FOLLOWED = 4  # seeds of a program with a codec whose mean loss all its runs get
+FOLLOWED = 4  # seeds whose mean loss becomes the loss of all runs of a program with a codec
 SETTLES = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
-PACED, PACING = 1 / 16, 256  # share of a run's duration that shows its pace, and steps in it
+PACED, PACING = 1 / 16, 256  # share of a run that shows its speed, and its fewest steps
 _goals: dict[str, Goal | Expected | Followed] = {}
 
 RunSeeds = Callable[[World, int], Sequence[Run]]
@@ -121,7 +121,7 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
 
     @cache
     def length() -> float:
-        """Return the steps of a run, in a duration by the pace of its first part."""
+        """Return the steps of a run; under a duration, from the speed of its first part."""
         if ends.duration is None:
             return float(ends.steps or 1)
         for share in (PACED, 1.0):
@@ -146,7 +146,7 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
 
 
 def _timeless(scenario: Scenario) -> dict[str, Any]:
-    """Return tables by which every step takes as long, and sending takes no time."""
+    """Return tables with which all steps take equally long, and messages no time."""
     cluster, network = type(scenario.cluster), type(scenario.network)
     return {
         "cluster": cluster.model_validate({"workers": scenario.cluster.workers, "compute": "1 s"}),
@@ -157,22 +157,22 @@ def _timeless(scenario: Scenario) -> dict[str, Any]:
 
 
 def _may_miss(world: World) -> bool:
-    """Return whether contributions of workers, or of selected clients, may be missing."""
+    """Return whether contributions of workers or selected clients may be missing."""
     scenario, algorithm = world.scenario, world.algorithm
     cluster = scenario.cluster
     away = scenario.unstable or cluster.drops
     if cluster.sampling is None:
         policy = (algorithm.recovery or scenario.recovery).policy
         leaves_out = policy == "backup" or (away and policy in ("shrink", "quorum"))
-        return leaves_out and not algorithm.served  # a server takes what it gets
+        return leaves_out and not algorithm.served  # a server uses every report
     return algorithm.samples and (away or cluster.sampling.deadline is not None)
 
 
 def _counted(world: World, expected: Expected, run: RunSeeds) -> float:
-    """Return the mean number of gradients that count in a local step of all workers.
+    """Return the mean number of workers whose gradients count in a local step.
 
-    Measured in the run's first rounds or, without sampling, over a longer part of the run, as
-    workers are absent for longer.
+    It is measured in the run's first rounds. Without sampling a longer part of the run is measured,
+    because workers are absent for longer.
     """
     scenario, algorithm = world.scenario, world.algorithm
     period = _fixed(algorithm)
@@ -189,7 +189,7 @@ def _counted(world: World, expected: Expected, run: RunSeeds) -> float:
 
 
 def _fixed(algorithm: Algorithm) -> int:
-    """Return the local steps between reports; 1 if their number is not fixed."""
+    """Return the local steps between two reports; 1 if that number varies."""
     tau = algorithm.parameters.get("tau")
     return tau.value if isinstance(tau, FixedPeriod) else 1
 
@@ -247,7 +247,7 @@ def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
         period = float(periods.mean()) if periods.size else np.nan
         late = _lateness(probed)
         enough = ROUNDS * (period + late) if meets else steps
-        most = most if periods.size or not meets else 10**7  # a target may come first
+        most = most if periods.size or not meets else 10**7  # the run may reach its target earlier
         if steps >= min(most, 10**7) or steps >= enough:
             break
         longer = 8 * steps if np.isnan(enough) else ROUNDS * int(period + np.ceil(late))
@@ -279,8 +279,8 @@ def _brief(steps: int) -> RunSettings:
 def _calm(world: World, probe: Probe | Goal | Expected, settings: RunSettings) -> World:
     """Return the world of a probe: no failing node or link.
 
-    All workers take part in rounds; a server selects as many clients as in the scenario.
-    Where a loss follows from steps alone, nothing that has one takes a time of its own.
+    All workers take part in rounds; a server selects as many clients as in the scenario. If the
+    loss depends on steps alone, steps take equally long and messages no time.
     """
     scenario = world.scenario
     cluster, network = scenario.cluster, scenario.network

@@ -22,7 +22,7 @@ from ..scenario.scenario import Scenario
 from . import payloads
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
-POINTS = 200  # of a curve, if the scenario does not set how often to evaluate
+POINTS = 200  # points of a curve, if the scenario sets no interval
 
 
 def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
@@ -59,20 +59,20 @@ class Observer:
     """Evaluator of the watched nodes' mean parameters every `every` steps, and at `limit`.
 
     With `adaptive`, for runs whose number of steps is unknown, it starts with every step; whenever
-    the curve has twice `POINTS` points it drops every second one, and evaluates half as often.
+    the curve has twice `POINTS` points, it drops every second point and evaluates half as often.
 
     If the workers never average, it evaluates the first node's parameters instead. A point's time
     is `completion_time` of the nodes' clocks, `totals` the bytes sent up to it; there are no points
-    after `deadline`. `discount`: what absent workers save; without it `paid` stays empty (see
-    `Run`). Nodes that are down mark None, and are left out. `limit`: the step at which a node stops
-    (`NEVER` if the run ends by time); `first`: the step of its first mark to report. A server
-    counts the gradients received, and pooled workers those of all: `_scale` steps per local step.
-    `by_rounds`: nodes report only marks that follow an average.
+    after `deadline`. `discount`: the seconds that absent workers save; without it `paid` stays
+    empty (see `Run`). Nodes that are down mark None, and are left out. `limit`: the step at which a
+    node stops (`NEVER` if the run ends by time); `first`: the step of its first mark to report. A
+    server counts the gradients received, and pooled workers those of all: `_scale` steps per local
+    step. `by_rounds`: nodes report only marks that follow an average.
     """
 
     by_rounds = False
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the run, one property each
+    def __init__(  # noqa: PLR0913, PLR0917 - one argument per property
         self,
         program: Program,
         scenario: Scenario,
@@ -120,8 +120,8 @@ class Observer:
     def close(self, end: float, deserted: Callable[[float], float] = lambda time: 0.0) -> None:
         """End the curve at `end` (s), if the run has made no progress up to then.
 
-        That is: for longer than between any two of its points, or without any worker (`deserted`
-        returns the seconds without workers up to a time). An infinite `end` adds nothing.
+        No progress means a gap longer than any between two points, or no worker (`deserted` returns
+        the seconds without workers up to a time). An infinite `end` adds nothing.
         """
         times = self.curve["time"]
         longest = max((later - time for time, later in pairwise(times)), default=0.0)
@@ -216,7 +216,7 @@ class RoundObserver(Observer):
     """An observer that evaluates after whole rounds, for workers with different periods.
 
     Steps and periods of a round are means over the participants. The first worker at `limit` ends
-    the run; with sampled clients, none of whom is in every round, the sum of steps does.
+    the run; with sampled clients the sum of steps ends it, because no client is in every round.
     """
 
     by_rounds = True

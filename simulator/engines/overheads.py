@@ -25,7 +25,7 @@ class EffectCosts:
 
     @cached_property
     def agree(self) -> float:
-        """Seconds of a poll of all workers, including its notifications."""
+        """Seconds of one poll of all workers, including its notifications."""
         fixed, words = self.overhead.agree, self.overhead.agree_latencies
         return fixed + words * word_cost(self._scenario) if words else fixed
 
@@ -57,7 +57,7 @@ class EffectCosts:
 
 
 class NodeWithOverheads:
-    """A wrapper of a node that adds the time of effects; the node inside carries them out.
+    """A wrapper that adds the time of effects, which the wrapped node carries out.
 
     The overhead of a step is part of its duration. The overhead of starting a collective comes
     before it, all others after the effect: sending does not delay the message.
@@ -73,7 +73,7 @@ class NodeWithOverheads:
             setattr(self, name, self._receiving(getattr(node, name)))
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the node inside: effects without overheads, rank, model."""
+        """Return an attribute of the wrapped node, such as its rank."""
         return getattr(self._node, name)
 
     def _issuing(self, start: Callable[..., Handle]) -> Callable[..., Handle]:
@@ -93,7 +93,7 @@ class NodeWithOverheads:
         return receive
 
     async def mean(self, value: Payload) -> Any:
-        """Start a mean, and wait for it."""
+        """Average vectors, and wait for the result."""
         return await self.wait(self.start_mean(value))
 
     async def wait(self, handle: Handle) -> Any:
@@ -110,7 +110,7 @@ class NodeWithOverheads:
         return answer
 
     def coding(self, kind: str, share: float) -> tuple[float, float]:
-        """Return a codec's seconds from a profile."""
+        """Return a codec's seconds from the overhead profile."""
         node = self._node
         return self._effects.coding(kind, share * node.parameters * node.bytes_per_parameter)
 

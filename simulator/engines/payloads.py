@@ -20,9 +20,9 @@ class VectorShare(complex):
 
 
 def mean(values: Sequence[Payload]) -> Payload:
-    """Return the average of equal-shaped payloads, summed in rank order; tuples by entry.
+    """Average payloads of equal shape in rank order; tuples are averaged entry by entry.
 
-    Of `Latest` clocks it is the latest.
+    The average of `Latest` clocks is the latest clock.
     """
     first = values[0]
     if isinstance(first, complex):
@@ -40,7 +40,7 @@ def mean(values: Sequence[Payload]) -> Payload:
 
 
 def progress(pieces: Pieces) -> tuple[list[int], int]:
-    """Return the parts of a vector done after each piece, and their total."""
+    """Return how much of a vector is done after each piece, and the total."""
     if isinstance(pieces, int):
         return list(range(1, pieces + 1)), pieces
     return list(accumulate(pieces)), sum(pieces)
@@ -73,7 +73,7 @@ def cut(vector: Vector, pieces: Pieces) -> list[Vector]:
 
 
 def join(pieces: Sequence[Vector]) -> Vector:
-    """Undo `cut`."""
+    """Join the pieces that `cut` made."""
     if isinstance(pieces[0], complex):
         return NOTHING
     return np.concatenate(pieces[::-1])
@@ -97,7 +97,7 @@ def arrays(payload: Payload) -> list[np.ndarray[Any, Any]]:
 
 
 class Meter:
-    """Bytes of a payload: vectors in proportion to the model, scalars eight bytes each."""
+    """The size of payloads: vectors in proportion to the model, scalars eight bytes each."""
 
     def __init__(self, model_bytes: float, dimension: int) -> None:
         self.model_bytes = model_bytes

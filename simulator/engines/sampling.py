@@ -1,7 +1,7 @@
-"""Sample clients: those that a round selects, and those whose results its mean takes.
+"""Sample clients: which clients a round selects, and whose results its mean includes.
 
 Rounds follow Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019 (arXiv 1902.01046,
-section 2.2): more clients are selected than wanted, the mean takes the first that report, and a
+section 2.2): more clients are selected than needed, the mean includes the first to report, and a
 deadline ends the wait for the others.
 """
 
@@ -28,12 +28,12 @@ def samples(program: Program, scenario: Scenario) -> bool:
 
 
 class Sampled:
-    """The rule by which rounds leave out clients; `wanted`: the number of results of a mean.
+    """The rule by which rounds leave out clients; `wanted`: results that a mean needs.
 
-    A round is one collective. Its draw depends on the seed and its number alone; by availability it
-    skips clients that are absent when the round begins. `away(rank, time)`: whether a client is
-    absent; `starts`: when each round began, as the previous one ended (s); `taken`: the number of
-    results that each round's mean took, and of their gradients.
+    A round is one collective. Its draw depends only on the seed and its number. If clients are
+    chosen by availability, it skips those that are absent when the round begins. `away(rank,
+    time)`: whether a client is absent; `starts`: when each round began, as the previous one ended
+    (s); `taken`: how many results, and how many gradients, each round's mean included.
     """
 
     why = Why.UNSELECTED
@@ -53,7 +53,7 @@ class Sampled:
     def chosen(self, index: int, at: float) -> dict[int, None]:
         """Return the clients of a round in the order of their draw.
 
-        The first call draws them, when the last round ends.
+        The first call, at the end of the previous round, draws them.
         """
         if index not in self._chosen:
             order = generator(self._seed, Purpose.SAMPLING, index).permutation(self.workers)
@@ -75,7 +75,7 @@ class Sampled:
         return (self.starts or [0.0])[-1] + self._patience
 
     def reached(self, times: Sequence[float]) -> float:
-        """Return when (s) a round reaches a step, from the times when clients do.
+        """Return when (s) a round reaches a step, given the times of its clients.
 
         The deadline ends their steps, unless no client has reached it by then.
         """
@@ -83,7 +83,7 @@ class Sampled:
         return max(ordered[0], min(last, self.due))
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Reduce `team` to the first wanted results that arrive by the deadline.
+        """Reduce `team` to the first `wanted` clients that report by the deadline.
 
         At least one remains: if none is in time, the mean waits for the first. Returns the earliest
         time (s) at which the mean may begin.
@@ -101,8 +101,8 @@ class Sampled:
 class Parked:
     """Clients that wait to be selected, and are not simulated until then.
 
-    In a run without vectors and with a fixed period all rounds are equal to a program, so that a
-    client that missed some is in the same state. `_going`: ranks that join the next collective.
+    In a run without vectors and with a fixed period all rounds look equal to a program, so a client
+    that missed some is in the same state. `_going`: ranks that join the next collective.
     """
 
     def __init__(self, run: Any, rule: Sampled) -> None:
@@ -118,7 +118,7 @@ class Parked:
     def release(self, collective: Collective, done: float) -> list[Any]:
         """Return the nodes to resume at `done`, when a collective ends; park the others.
 
-        The last one to join never waits, and goes on without a resume.
+        The last client to join never waits, so it needs no resume.
         """
         run, index, rule = self._run, collective.index, self._rule
         following = rule.chosen(index + 1, done)
@@ -146,7 +146,7 @@ class Parked:
 def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
 ) -> tuple[Parked | None, bool]:
-    """Return a run's `Parked`, if clients may be parked, and whether workers stride.
+    """Return a run's `Parked`, if clients may be parked, and whether workers may leap.
 
     Both need a run without vectors and a fixed period, so that phases are equal.
     """
@@ -160,7 +160,7 @@ def leaping(
 
 
 class Absentees:
-    """The absent clients, if they are chosen by availability; `ranks`: at the last call of `at`.
+    """Absent clients, if availability matters; `ranks`: the result of the last call of `at`.
 
     Times of calls never decrease.
     """

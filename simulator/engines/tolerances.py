@@ -1,4 +1,4 @@
-"""Tolerances for times that are equal up to rounding: of two times, and at the deadline."""
+"""Tolerances within which two times, or a time and the deadline, count as equal."""
 
 from math import inf
 

@@ -1,7 +1,7 @@
-"""How a fast engine refuses a program, and values that refuse for it.
+"""Refuse programs that a fast engine cannot run, and values that would reveal it.
 
-An engine's `supports` checks a program and a scenario beforehand: None, or the reason why not. The
-rest only shows while the engine runs or traces the program.
+An engine's `supports` checks a program and a scenario beforehand, and returns a reason or None.
+Other obstacles appear only while the engine runs or traces the program.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def attempt(run: Callable[[], T]) -> tuple[T | None, str]:
 class Unknown:
     """A value that a program may pass on but not use: every operation raises Unsupported.
 
-    Only identity (`is`) cannot be refused. `why`: the reason, which completes "because ...".
+    Only `is` cannot be refused. `why`: the reason, which completes "because ...".
     """
 
     __slots__ = ("why",)

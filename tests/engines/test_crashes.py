@@ -589,5 +589,5 @@ def test_workers_that_leave_before_they_have_the_model_end_a_row_and_no_other():
     })  # fmt: skip
     document = paceline.simulate(made, seeds=1).json()
     asgd, local = document["algorithms"]
-    assert "never stays long enough to get the model" in asgd["failures"]["stall"]
+    assert "never stays long enough to download the model" in asgd["failures"]["stall"]
     assert local["steps"] == 24

@@ -281,7 +281,7 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(run, others):
     }  # fmt: skip
     for name in ("ssgd", "d-psgd"):
         result = simulate(placed({"name": name}, network, **run))
-        (note,) = [text for text in result.notes if "carries nothing any more" in text]
+        (note,) = [text for text in result.notes if "no longer carries anything" in text]
         assert "a->b" in note or "b->a" in note
         assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
         assert result.steps < 5

@@ -176,7 +176,7 @@ def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) 
     actual = result(made)
     stalled, fine = actual.algorithms
     assert reasons(made)["deadlock"] == {"seeds": 1, "of": 1, "why": stalled["stall"]}
-    why = "carries nothing any more" if cause == "outage" else "down for good"
+    why = "no longer carries anything" if cause == "outage" else "down for good"
     assert stalled["stall"].count(why) == 1
     assert actual.runs[0].stall == stalled["stall"]
     assert "stalled" in [*terminal.summary(actual).columns[1].cells]

@@ -1,7 +1,8 @@
-"""Vectors and numbers of all workers of all seeds, with the arithmetic of one worker's.
+"""Arrays that hold a vector or a number for every worker of every seed.
 
-A program may add, subtract, multiply and divide them. Any other use (the length of a vector, an
-entry, a norm) would mix workers, so it raises Unsupported and another engine runs.
+A program may add, subtract, multiply and divide them like one worker's values. Any other use (the
+length of a vector, an entry, a norm) would mix workers, so it raises Unsupported and another engine
+runs.
 """
 
 import operator
@@ -16,17 +17,17 @@ Operator = Callable[[Any, Any], Any]
 
 
 class Many(Unknown):
-    """Arithmetic on an array with an entry, or a vector, for each worker: `of`."""
+    """An array (`of`) with a number or a vector for each worker, and its arithmetic."""
 
     __slots__ = ("of",)
     __array_ufunc__ = None  # NumPy leaves arithmetic with it to the methods below
-    why = "its program looks into a vector or a loss"
+    why = "its program reads the value of a vector or a loss"
 
     def __init__(self, of: np.ndarray) -> None:
         self.of = of
 
     def _other(self, other: Any) -> Any:
-        """Return the operand for `other`. Raises Unsupported for what is none."""
+        """Convert `other` to an array or a number; raise Unsupported if that is impossible."""
         if type(other) is type(self):
             return other.of
         if type(other) in (int, float) or isinstance(other, np.floating | np.integer):
@@ -39,7 +40,7 @@ class Many(Unknown):
     def __pos__(self) -> Any:
         return self
 
-    __class__ = property(Unknown._refuse)  # isinstance asks for it
+    __class__ = property(Unknown._refuse)  # isinstance reads it
 
 
 def _method(operation: Operator, reflected: bool = False) -> Any:
@@ -54,7 +55,7 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
 
 
 class Stack(Many):
-    """Vectors, shape (seeds, workers, dimension); an axis of length 1: equal for all."""
+    """Vectors, shape (seeds, workers, dimension); an axis of length 1 means equal values."""
 
     __slots__ = ()
 
@@ -67,14 +68,14 @@ class Stack(Many):
 def array(x: Any) -> np.ndarray:
     """Return the array behind a program's vector; refuse any other object."""
     if type(x) is not Stack:
-        raise Unsupported("its program makes vectors of its own")
+        raise Unsupported("its program creates vectors itself")
     return x.of
 
 
 class PerWorker(Many):
-    """A number for each worker of one seed, shape (workers,): a loss, a clock.
+    """A number for each worker of one seed, such as a loss or a clock; shape (workers,).
 
-    `latest`: an average of it gives the largest.
+    `latest`: its average is the largest number.
     """
 
     __slots__ = ("latest",)

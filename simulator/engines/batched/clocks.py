@@ -1,9 +1,9 @@
-"""Record the effects of all workers in order, and replay them on their clocks, block by block.
+"""Record the effects of all workers in order, and replay them on the workers' clocks.
 
-If all workers of a program do the same at any time, the order of effects does not depend on time.
-So `node.BatchedNode` runs the program once and records its effects here; `flush` replays
-them on arrays of clocks, with one NumPy operation for all workers and seeds. That replaces an event
-queue, whose cost per worker and step is a hundred times larger.
+If all workers of a program always do the same, the order of effects does not depend on time. So
+`node.BatchedNode` runs the program once and records its effects here; `flush` replays them on
+arrays of clocks, with one NumPy operation for all workers and seeds. This replaces an event queue,
+whose cost per worker and step is a hundred times larger.
 
 A *segment* is a run of steps between two recorded events, whose compute times are summed at once; a
 *block* is the segments between two calls of `flush`, which draws all its compute times in a few
@@ -46,21 +46,21 @@ from ...results.run import Kind, Spans
 from ...scenario.scenario import Scenario
 from ..tolerances import deadline
 
-LONGEST = 1024  # steps in one segment, at most
-SEGMENTS = 2**24  # in memory at once, of all workers of all seeds
-STEPS = 2**12, 2**16  # of one worker in memory at once: in the first block, at most
+LONGEST = 1024  # most steps in one segment
+SEGMENTS = 2**24  # most draws in memory at once, of all workers and seeds
+STEPS = 2**12, 2**16  # most draws of one worker in memory: in the first block, and in any
 FAR = sys.float_info.max  # replaces NEVER in arithmetic
 FEW = 8  # workers whose clocks are compared one by one
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
 
 
 class Timed:
-    """A handle: a collective, or a piece of a gradient, and its times once `Clocks` sets them.
+    """A handle of a collective or of a gradient's piece; `Clocks` sets its times.
 
-    `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
+    `kind`: the kind of collective, None for a piece. `step`: the step at which it was started.
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
     without `done`, `begins` is the pair of the previous piece (or seconds) and its work (s).
-    `ahead`: the seconds by which each worker is done before `done`, (seeds, workers) or zero.
+    `ahead`: how many seconds before `done` each worker has the result, (seeds, workers) or zero.
     `chained`: whether another collective follows from it, so that the program does not act on its
     result.
     """
@@ -79,11 +79,11 @@ class Clocks:
     """The clocks of all workers and seeds, up to the last `flush`: `now`, (seeds, workers).
 
     `times`: draws compute times, `compute_times.Draws` or `SumDraws`. `merge`: the steps between
-    two events are one segment, of up to `longest`; otherwise each step is. `due`: a block is full,
-    so call `flush`. `deadline`: seconds at which a run ends, with the tolerance for rounding:
-    events up to it count. `limit`: the last step. `over`: all workers have reached the deadline.
-    `waited`, `communicated`: seconds, (seeds, workers). `staleness`: by age in steps, the number of
-    results used at that age, (seeds,).
+    two events are one segment of up to `longest` steps; otherwise every step is a segment. `due`:
+    whether a block is full, so that `flush` must be called. `deadline`: seconds at which a run
+    ends, with the tolerance for rounding: events up to it count. `limit`: the last step. `over`:
+    whether all workers have reached the deadline. `waited`, `communicated`: seconds, (seeds,
+    workers). `staleness`: by age in steps, the number of results used at that age, (seeds,).
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Clocks:
         self.now = np.zeros((self._seeds, workers))
         self._free = np.zeros(self._seeds)  # time from which the links are free
         self._beside = scenario.cluster.beside_collectives
-        self._pieces: Sequence[Timed] = ()  # of the gradient under way
+        self._pieces: Sequence[Timed] = ()  # pieces of the gradient under way
         self._flights: deque[tuple[Array, Array]] = deque()  # begins, ends
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
-        # collectives begun in each seed, by kind and whole bytes of payload
+        # collectives that began in each seed, by kind and whole bytes of payload
         self._payloads: defaultdict[str, Counter[Any]] = defaultdict(Counter)
         self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
         self._counted: dict[str, Array] = {}  # by kind: payloads up to the last point; -1: none
@@ -157,7 +157,7 @@ class Clocks:
 
     def latest(self) -> Array:
         """Return the clock of each seed's last worker, (seeds,)."""
-        if self._workers <= FEW:  # the same, faster along so short an axis
+        if self._workers <= FEW:  # the same maximum, faster along so short an axis
             return reduce(np.maximum, self.now.T)
         latest: Array = self.now.max(axis=1)
         return latest
@@ -170,7 +170,7 @@ class Clocks:
         self._flights.append((begins, ends))
 
     def _ends(self, start: Array, work: Array) -> Array:
-        """Return the end of computing that begins at `start`, which never decreases."""
+        """Return when computing that begins at `start` ends; ends never decrease."""
         while self._flights and (self._flights[0][1] <= start).all():
             self._flights.popleft()
         ends: Array = beside(start, work, self._flights, self._beside)
@@ -181,7 +181,7 @@ class Clocks:
         self.now = self._ends(self.now, legs) if self._flights else self.now + legs
 
     def work(self, seconds: float) -> None:
-        """Keep every worker busy for `seconds`, behind which its gradient waits."""
+        """Keep every worker's device busy for `seconds`, which delays its gradient."""
         for piece in self._pieces:
             if piece.done is None:
                 before, work = piece.begins
@@ -199,7 +199,7 @@ class Clocks:
     ) -> None:
         """Schedule gradient `step`, whose pieces become ready after the `forward` share.
 
-        `progress`: that of `payloads`. No clock moves before a wait for a piece.
+        `progress`: the result of `payloads.progress`. No clock moves before a wait for a piece.
         """
         self.advance(step - 1)
         self._todo.append((self._backward, (pieces, forward, progress, self._segment(step))))
@@ -225,7 +225,7 @@ class Clocks:
         self.now = np.maximum(self.now, self._freed(piece))
 
     def _freed(self, piece: Any) -> Array:
-        """Return when a piece is freed; seconds are returned unchanged."""
+        """Return when a piece is freed; `piece` may also be that time itself."""
         if isinstance(piece, Timed) and piece.done is None:
             before, work = piece.begins
             piece.done = self._ends(self._freed(before), work)
@@ -235,7 +235,7 @@ class Clocks:
     def start(self, handle: Timed, payload: float, after: Timed | None = None) -> None:
         """Begin a collective that all workers have joined, as soon as the links are free.
 
-        `after`: a collective whose result the workers bring to this one.
+        `after`: an earlier collective whose result is the workers' payload in this one.
         """
         network = self._traffic[0].network
         joined, ready = self.now if network.staggered else None, self.latest()
@@ -296,7 +296,7 @@ class Clocks:
             self.staleness[step - handle.step] += in_time
 
     def _stand(self, handle: Timed, step: int) -> None:
-        """Wait until `done`: for other workers up to `begins`, then for the network."""
+        """Wait until `done`: up to `begins` for other workers, then for the network."""
         begins, done = handle.begins[:, None], handle.done[:, None] - handle.ahead
         now, blocked = self.now, None
         here: Any = True
@@ -312,7 +312,7 @@ class Clocks:
         self.now = done if blocked is None else np.where(blocked, NEVER, done)
 
     def _record(self, handle: Timed, now: Array, begins: Array, done: Array, step: int) -> None:
-        """Add the first seed's spans, while there is room."""
+        """Store spans of the first seed's timeline while there is room."""
         assert self._spans is not None
         done = np.broadcast_to(done, now.shape)
         stood = (done > now) & (now < NEVER)
@@ -322,7 +322,7 @@ class Clocks:
         self._since = np.where(stood, done, self._since)
 
     def ask(self, step: int) -> None:
-        """Let every worker wait for the last one to poll whether a collective is done."""
+        """Let every worker wait until the last one polls whether a collective is done."""
         poll = Timed("question", None, step)
         poll.begins = poll.done = self.latest()
         network = self._traffic[0].network
@@ -334,7 +334,7 @@ class Clocks:
     def totals(self) -> tuple[Array, Array]:
         """Return the bytes so far over all links, and over those charged as egress: (seeds,).
 
-        `finish` counts those of each seed's last point before the deadline.
+        `finish` counts the bytes at each seed's last point before the deadline.
         """
         moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
         in_time = self.latest() <= self.deadline
@@ -368,7 +368,7 @@ class Clocks:
             for seed in np.flatnonzero(moved >= 0).tolist():  # an empty payload uses the links, too
                 self._traffic[seed].add(kind, moved[seed])
         for traffic in self._traffic:
-            traffic.totals()  # as they were at the last point; the rest counts if the end is one
+            traffic.totals()  # as at the last point; later bytes count if the end is a point
         for kind in self._payloads:
             rest = self._moved(kind) - np.maximum(self._counted.get(kind, 0), 0)
             for seed in np.flatnonzero(np.broadcast_to(self._begun[kind], self._seeds)).tolist():

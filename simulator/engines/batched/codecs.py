@@ -37,7 +37,7 @@ class RowGenerator:
         return self._each("standard_normal", shape)
 
     def choice(self, *among: Any, **how: Any) -> np.ndarray:
-        """Choose for each row."""
+        """Draw a choice for each row."""
         return self._each("choice", *among, **how)
 
     def _each(self, name: str, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -47,7 +47,7 @@ class RowGenerator:
 
 
 class RowNode:
-    """The node of a codec's channel: its vectors are arrays with one row per worker."""
+    """The node that a codec's channel uses; its vectors are arrays with one row per worker."""
 
     resting = False
 
@@ -72,7 +72,7 @@ class RowCodec:
         self._codec = codec
 
     def open(self, me: Node) -> "RowChannel":
-        """Open a channel of all nodes."""
+        """Open a channel for all nodes."""
         return RowChannel(RowNode(me), self._codec)
 
 
@@ -88,7 +88,7 @@ class RowChannel:
         return self._channel.start_mean(self._rows(value))
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait, and decompress."""
+        """Wait for an average, and decompress it."""
         result = await self._channel.wait(handle)
         return tuple(map(_stacked, result)) if isinstance(result, tuple) else _stacked(result)
 
@@ -97,7 +97,7 @@ class RowChannel:
         return self._channel.finished(handle)
 
     async def mean(self, value: Payload) -> Any:
-        """Average and wait."""
+        """Average vectors, and wait for the result."""
         return await self.wait(self.start_mean(value))
 
     def _rows(self, value: Payload) -> Payload:
@@ -107,7 +107,7 @@ class RowChannel:
             return tuple(map(self._rows, value))
         if type(value) in (int, float):
             return value
-        raise Unsupported("its program makes vectors of its own")
+        raise Unsupported("its program creates vectors itself")
 
 
 def _stacked(value: Any) -> Any:

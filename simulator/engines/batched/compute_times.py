@@ -17,9 +17,9 @@ TILE = 64  # workers whose draws are held before they are written: they fit into
 
 
 class Draws:
-    """Draws by the keyed streams of each (seed, worker): the reference engine's numbers.
+    """Draws from a stream per seed and worker, which give the reference engine's numbers.
 
-    Sums do not depend on the division of segments among calls, nor on the other seeds.
+    Sums depend neither on how calls divide the segments, nor on the other seeds.
     """
 
     def __init__(self, scenario: Scenario, seeds: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ def _add_up(times: Array, groups: Sequence[tuple[int, int]], sums: Array) -> Non
 
 
 class SumDraws:
-    """Draws of a segment's sum from the law of the sum: the same distribution, far fewer draws.
+    """Draws of a segment's sum from the distribution of the sum: far fewer draws.
 
     Raises ValueError if the law of a sum is unknown.
     """
@@ -125,7 +125,7 @@ def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
     ranks: dict[tuple[Purpose, Distribution], list[int]] = {}
     for rank, worker in team:
         ranks.setdefault((Purpose.COMPUTE, worker.compute), []).append(rank)
-    for rank, worker in team:  # after the compute times that these are added to
+    for rank, worker in team:  # after the compute times to which these are added
         if rank in slow and worker.extra is not None:
             ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
         if scenario.costs.step != cluster.NONE:

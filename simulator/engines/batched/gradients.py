@@ -15,7 +15,7 @@ from ...programs.effects import Vector
 from ..unsupported import Unsupported
 from .arrays import PerWorker, Stack, array
 
-NOISE = 2**22  # numbers of noise in memory at once, at most
+NOISE = 2**22  # most random numbers in memory at once
 
 
 class Normals:
@@ -73,11 +73,11 @@ class QuadraticGradients:
 
     @property
     def jump(self) -> Any:
-        """A function that draws several steps; None if they are not normal by coordinate."""
+        """Function that draws several steps; None if coordinates are not independent and normal."""
         return None if self._couplings is not None else self._draw_steps
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
-        """Return parameters and state after steps at these rates, by one draw."""
+        """Return parameters and state after steps at these rates, from one draw."""
         from . import jumps  # noqa: PLC0415 - numba takes half a second
 
         P, root = jumps.law(transform, tuple(rates), self._curvature)

@@ -1,4 +1,4 @@
-"""The joint normal law of many local steps on a diagonal quadratic: one draw takes them all.
+"""Joint normal law of many local steps on a diagonal quadratic, taken in one draw.
 
 In each coordinate let y be the distance from the worker's optimum and u the buffer of a linear
 transform (heavy ball, Nesterov). With the gradient g = h y + xi, curvature h and normal noise xi, a

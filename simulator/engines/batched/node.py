@@ -23,8 +23,8 @@ from .arrays import PerWorker, Stack, array
 from .clocks import Clocks, Timed
 from .repeats import Repeats
 
-LINEAR = Identity, Momentum, Nesterov  # transforms by which steps stay normal
-LONGEST = 1024  # steps of one draw, at most
+LINEAR = Identity, Momentum, Nesterov  # transforms that keep steps normal
+LONGEST = 1024  # most steps in one draw
 
 
 class SeedsDiffer(BaseException):
@@ -38,8 +38,8 @@ class BatchedNode(Node):
     """All workers of all seeds as one node; its `Batch` evaluates every mark that is due.
 
     `seeds`: their number; `step`: gradients that each worker has computed; `jumps`: draws that took
-    several steps at once; `period`: steps between the last two collectives; `updates`: marks so
-    far. Raises Unsupported when a program's effects differ between workers.
+    several steps at once; `period`: steps between the last two collectives; `updates`: number of
+    marks. Raises Unsupported when a program's effects differ between workers.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class BatchedNode(Node):
         self._alike = isinstance(self._clocks, Repeats)
         self._generators = {True: 0, False: 0}
 
-    # Effects that it supports
+    # Effects that the engine supports
 
     async def gradient(self, x: Vector) -> Vector:
         """Compute every worker's next gradient."""
@@ -82,7 +82,7 @@ class BatchedNode(Node):
         return None if self._jump is None or type(transform) not in LINEAR else self._leap
 
     async def _stride(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
-        """Take local steps of which time alone is known, up to each mark and pause."""
+        """Take local steps without vectors, up to each mark and pause."""
         first, ends = k, False
         while True:
             if self.step >= self._pause_at:
@@ -98,7 +98,7 @@ class BatchedNode(Node):
             self.mark(x)
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
-        """Take local steps, by one draw between two evaluations."""
+        """Take local steps, with one draw between two evaluations."""
         lr, transform, tau = phase
         first, ends = k, False
         while True:
@@ -149,7 +149,7 @@ class BatchedNode(Node):
         if clocks.due or self.step >= clocks.limit:
             clocks.flush(self.step)
         if self.step >= clocks.limit or clocks.over:
-            yield  # for ever
+            yield  # never ends
         self._plan()
 
     def _plan(self) -> None:
@@ -161,7 +161,7 @@ class BatchedNode(Node):
         self._plan()
 
     def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
-        """Cut along the last axis, the last entries first."""
+        """Cut a vector along its last axis; the last entries come first."""
         if type(vector) is Stack:
             places = payloads.splits(pieces, vector.of.shape[-1])
             return list(map(Stack, np.array_split(vector.of, places, axis=-1)))[::-1]
@@ -227,12 +227,12 @@ class BatchedNode(Node):
         return bool(handle.done[0] <= polled * (1 + TIME_TOLERANCE))
 
     def work(self, seconds: float) -> None:
-        """Be busy with work of the devices, behind which gradients under way wait."""
+        """Keep the devices busy with work, which delays gradients under way."""
         if seconds:
             self._record(self._clocks.work, seconds)
 
     def spend(self, seconds: float) -> None:
-        """Advance every worker's clock by `seconds`, in which its device goes on."""
+        """Advance every worker's clock by `seconds`, while its device goes on."""
         if seconds:
             self._record(self._clocks.spend, seconds)
 
@@ -243,7 +243,7 @@ class BatchedNode(Node):
         return PerWorker(np.minimum(self._clocks.now[0], self._clocks.deadline))
 
     def arrival(self) -> Any:
-        """Return every worker's clock, of which an average gives the latest."""
+        """Return every worker's clock; an average of clocks is the latest one."""
         return PerWorker(self.clock().of, latest=True)
 
     def mark(self, x: Vector) -> None:
@@ -255,9 +255,9 @@ class BatchedNode(Node):
             self._repeat(x)
 
     def _repeat(self, x: Vector) -> None:
-        """Repeat the second step for all others but the last, up to each evaluation.
+        """Repeat the second step for all later steps but the last, up to each evaluation.
 
-        Only times differ between these steps, so that the program need not run for them.
+        Only times differ between these steps, so the program need not run for them.
         """
         clocks = cast(Repeats, self._clocks)
         if self.step < 2:
@@ -275,7 +275,7 @@ class BatchedNode(Node):
                 clocks.flush(self.step)
         self._plan()
 
-    # Effects that it refuses
+    # Effects that the engine refuses
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise Unsupported("its workers send each other messages")
@@ -283,12 +283,12 @@ class BatchedNode(Node):
     send = receive = receive_before = request = timer = count = _refuse
 
     def generator(self, *, shared: bool = False) -> Any:
-        """Return random numbers that the program may pass on, but not use."""
+        """Return a random generator that the program may pass on, but not use."""
         self._generators[shared] += 1
-        return Unknown("it draws random numbers of its own")
+        return Unknown("it draws random numbers itself")
 
     def row_generator(self, *, shared: bool = False) -> codecs.RowGenerator:
-        """Return a codec's generator, which draws for each worker of each seed."""
+        """Return a codec's generator, which draws separately for each worker of each seed."""
         number, ranks = self._generators[shared], range(1 if shared else self.workers)
         self._generators[shared] += 1
         return codecs.RowGenerator(self._run.seeds, ranks, number, shared)
@@ -299,7 +299,7 @@ class BatchedNode(Node):
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """Refuse: the node has no single rank."""
+        """Raise Unsupported, because the node stands for all ranks."""
         raise Unsupported("its workers do different things")
 
     # Payloads
@@ -317,7 +317,7 @@ class BatchedNode(Node):
         if type(value) in (int, float):
             return payloads.mean([value] * self.workers)
         if type(self.start) is Stack:
-            raise Unsupported("its program makes vectors of its own")
+            raise Unsupported("its program creates vectors itself")
         return payloads.mean([value])
 
     def mean_of(self, vectors: Array) -> Array:

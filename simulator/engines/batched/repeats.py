@@ -1,10 +1,10 @@
-"""Time many steps in parallel, in programs whose steps are all equal (`Repeats`).
+"""Time many steps in parallel, for programs whose steps are all equal (`Repeats`).
 
 Such a step ends when all workers have the result, so that every step begins in the same state,
-whatever its duration. The effects of one step are therefore replayed for many further ones at once,
-each on separate clocks from the end of the last step; then they are put in sequence. So a step
-costs arithmetic on arrays instead of Python calls. Times equal those of stepping up to rounding,
-so only `run.sampling = "aggregate"` uses this.
+whatever its duration. So the effects of one step are replayed for many later steps at once, on
+separate clocks that start at the end of the last step; then they are put in sequence. A step costs
+arithmetic on arrays instead of Python calls. Times equal those of stepping up to rounding, so only
+`run.sampling = "aggregate"` uses this.
 
 Results do not depend on which seeds are run together: each has separate clocks.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from ...distributions.distribution import Array
 from .clocks import NEVER, Clocks, Timed
 
-ENTRIES = 2**15  # parallel clocks, at most: they fit into a core's cache
+ENTRIES = 2**15  # most parallel clocks: as many as fit into a core's cache
 
 
 class Repeats(Clocks):
@@ -31,7 +31,7 @@ class Repeats(Clocks):
     _of = 0  # number of that step
     _later = 0  # steps between it and the one whose timeline is being recorded
     _ready: Sequence["Repeats | None"] = ()  # by seed: parallel repeats of the step
-    _number, _used, _size = 0, 16, 16  # of the repeats: first step's number, used, in all
+    _number, _used, _size = 0, 16, 16  # first step, repeats used, repeats in all
     _took: Array  # seconds of each parallel step
 
     def learn(self, step: int) -> bool:
@@ -50,7 +50,7 @@ class Repeats(Clocks):
         self.now = self.now.copy()
         while steps:
             if self._used == self._size:
-                # grows, so that few steps past a deadline are timed in vain
+                # grows slowly, so that few steps past a deadline are timed in vain
                 most = min(4 * self._size, max(1, ENTRIES // self._workers))
                 self._number, self._used = self._noted - steps + 1, 0
                 self._size = min(most, self.limit - self._number)
@@ -69,7 +69,7 @@ class Repeats(Clocks):
     def _aside(self, seed: int, times: Array, alone: bool = False) -> "Repeats":
         """Replay the recorded step on separate clocks for each row of `times`.
 
-        `alone`: respect the deadline, and record the timeline if it is the first seed's.
+        `alone`: whether to respect the deadline, and to record the first seed's timeline.
         """
         clone, steps, start = copy(self), len(times), self.now[seed, 0]
         clone._seeds, clone.now = steps, np.full(times.shape, start)
@@ -89,10 +89,10 @@ class Repeats(Clocks):
         return clone
 
     def _take(self, seed: int, ready: "Repeats", first: int, until: int) -> None:
-        """Let a seed's workers take the steps from `first` up to `until`.
+        """Let the workers of one seed take the steps from `first` up to `until`.
 
-        A step that the deadline cuts is replayed alone, as is one that the timeline has room for.
-        Sums continue from their last values, so that they do not depend on interruptions.
+        A step that the deadline cuts, or that the timeline has room for, is replayed alone. Sums
+        continue from their last values, so that they do not depend on interruptions.
         """
         while first < until and (now := self.now[seed, 0]) < NEVER:
             traced = not seed and self._spans is not None and not self._spans.truncated

@@ -1,6 +1,6 @@
-"""Run all seeds and workers at once, as arrays: the reference engine's numbers, faster.
+"""Run all seeds and workers at once on arrays, with the reference engine's numbers.
 
-For programs whose workers all do the same at any time. For all others `run` raises Unsupported, and
+It takes programs whose workers always do the same. For others `run` raises Unsupported, and
 `engines.virtual` runs them.
 """
 
@@ -32,8 +32,8 @@ from .compute_times import Draws, SumDraws
 from .node import BatchedNode, SeedsDiffer
 from .repeats import Repeats
 
-VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
-CLOCKS = 2**16  # workers of all seeds at once, at most
+VECTORS = 2**21  # most entries of all workers' vectors in memory at once
+CLOCKS = 2**16  # most workers of all seeds at once
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     programs: Mapping[str, Program] | None = None,
     **how: int,
 ) -> list[Run]:
-    """Simulate one algorithm with all seeds; options as in `run_world`."""
+    """Simulate one algorithm with all seeds; the options are those of `run_world`."""
     program = (programs or catalogue())[algorithm.name]
     return run_world(World(scenario, algorithm, program), seeds, **how)
 
@@ -71,12 +71,12 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0) -> list[Run
 
 
 def supports(world: World) -> str | None:
-    """Return the reason why the engine cannot run a world; None if none is visible."""
+    """Return why the engine cannot run a world; None if no reason is visible beforehand."""
     program, algorithm, scenario = world.program, world.algorithm, world.scenario
     moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())
     obstacles = {
-        "its server answers in the order of arrival": program.server is not None,
+        "its server answers messages in their order of arrival": program.server is not None,
         "nodes crash, or the slowest are left out": scenario.troubled,
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": scenario.team.shares_devices,
@@ -105,7 +105,7 @@ class Batch:
         if not timeless and not all(np.array_equal(start, other) for other in rest):
             start = np.stack([start, *rest])
         codec = algorithm.parameters.get("codec", Raw())
-        constant = not getattr(codec, "warmup", 0)  # its messages are of one size
+        constant = not getattr(codec, "warmup", 0)  # all its messages have one size
         repeats = program.alike and constant and scenario.run.sampling == "aggregate"
         self.parameters = algorithm.parameters
         if not timeless and codec != Raw():
@@ -139,14 +139,14 @@ class Batch:
         except ValueError:
             times = Draws(self.scenario, self.seeds)
             how = (
-                "the law of a sum of these compute times has no closed form, so that they were "
+                "the law of a sum of these compute times has no closed form, so they were "
                 "drawn one by one"
             )
         self.notes.append(f'run.sampling = "aggregate": {how}')
         return times
 
     def run(self) -> list[Run]:
-        """Run to the end of the steps, or of the time."""
+        """Run to the last step or to the deadline."""
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not a warning
             coroutine = self.program.start(
                 self.program.worker,

@@ -13,7 +13,7 @@ from .simulation import Simulation
 
 
 def spent(run: Simulation) -> dict[str, list[float]]:
-    """Return each worker's seconds by kind of activity, as `Run.workers`."""
+    """Return each worker's seconds by kind of activity, for `Run.workers`."""
     team = run.nodes[: run.workers]
     seconds_ = {
         "compute": [node.busy for node in team],
@@ -43,7 +43,7 @@ def spent(run: Simulation) -> dict[str, list[float]]:
 
 
 def rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Return rounds, their mean seconds, and clients' reports, as in `Run`.
+    """Return the number of rounds, their mean seconds, and clients' reports, for `Run`.
 
     `seconds`: the result of `spent`.
     """
@@ -106,7 +106,7 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
 
 
 def _saving(run: Simulation) -> float:
-    """Return the seconds in which workers stopped to save: all their downtime."""
+    """Return the seconds that workers spent saving, which is all their downtime here."""
     saves = run.availability.save_every < NEVER
     return sum(outages.down for outages in run.outages[: run.workers]) if saves else 0.0
 
@@ -116,7 +116,7 @@ def timeline(run: Simulation, stored: Spans, until: float) -> np.ndarray:
     spans = stored.array(until)
     if not run.outages or not spans.size:
         return spans
-    for rank in range(len(run.nodes)):  # the later of two overlapping spans is true
+    for rank in range(len(run.nodes)):  # the later of two overlapping spans is right
         rows = np.flatnonzero(spans["worker"] == rank)
         later = np.append(np.minimum.accumulate(spans["start"][rows][::-1])[::-1][1:], inf)
         spans["end"][rows] = np.minimum(spans["end"][rows], later)

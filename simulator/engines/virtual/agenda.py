@@ -13,7 +13,7 @@ LAST = EventPriority(2)  # below all others: events exactly at the deadline coun
 
 
 class Agenda:
-    """SimPy's events (`env`), the `next` one's time (s), and the nodes to resume with values."""
+    """SimPy's events (`env`), the time of the `next` (s), and the nodes to resume with values."""
 
     __slots__ = ("env", "next", "ready")
 
@@ -31,7 +31,7 @@ class Agenda:
     ) -> None:
         """Schedule an event of SimPy's at exactly `time`, or now if that is past.
 
-        SimPy itself adds a delay to its clock, and rounds: nodes, whose clocks are exact, would be
+        SimPy itself adds a delay to its clock, which rounds. Nodes have exact clocks, and would be
         behind a fabric that has advanced to the event.
         """
         env, event = self.env, simpy.Event(self.env)

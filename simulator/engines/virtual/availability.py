@@ -1,11 +1,10 @@
 """Compute when the nodes of a run are up, and map their clocks to the wall clock.
 
 Nodes crash one by one, by their calendars. With checkpoints, a crash takes all nodes back to the
-last one, and they repeat their work. Repeated work is the same, and takes as long. So nodes are
-then simulated without crashes, by clocks that stop while the cluster is repaired and repeats its
-work; `Availability` maps the nodes' clocks to the wall clock and back. Invariant:
-between rollbacks the two differ by a constant offset (`_offsets`, valid from `_rollback_times` on),
-which only grows.
+last one, and they repeat their work. Repeated work takes as long as before. So nodes are then
+simulated without crashes, by clocks that stop while the cluster is repaired and repeats its work;
+`Availability` maps the nodes' clocks to the wall clock and back. Invariant: between rollbacks the
+two differ by a constant offset (`_offsets`, valid from `_rollback_times` on), which only grows.
 
 After a change run tests/engines/test_crashes.py.
 """
@@ -35,7 +34,7 @@ from .outages import Outages
 
 
 class Rollback(NamedTuple):
-    """A rollback: at `at` by the nodes' clocks, from `start` to `done` by the wall clock.
+    """A rollback at `at` by the nodes' clocks, from `start` to `done` by the wall clock.
 
     `repairs`: spans in which the cluster was down; between them it repeated up to `again` seconds
     of work, until the next crash or until all was repeated. `done` is inf if that never happens.
@@ -86,12 +85,12 @@ class Availability:
         self._saves: dict[int, list[float]] = {}
         self._deadline = deadline(scenario)
         self._saved = 0.0
-        self._rollback_times = [0.0]  # by the nodes' clocks: begin of each offset
+        self._rollback_times = [0.0]  # by the nodes' clocks: start of each offset
         self._offsets = [0.0]  # seconds
         self.rollbacks: list[Rollback] = []
         if not crashes or recovery.policy != "restart":
             return
-        # nodes run on: downtime appears only in the wall clock
+        # nodes go on: downtime appears only in the wall clock
         self.members, self.calendars = None, ()
         assert recovery.checkpoint is not None
         self._savers = 1 if program.server else workers  # nodes that save for a checkpoint
@@ -107,7 +106,7 @@ class Availability:
 
     @property
     def next(self) -> float:
-        """Time of the next crash, by the nodes' clocks."""
+        """Time of the next crash by the nodes' clocks."""
         return self._next_crash[0] - self._offsets[-1] if self._next_crash < NEVER else inf
 
     def start(self, run: Any) -> None:
@@ -118,7 +117,7 @@ class Availability:
     def _crash_at(self, run: Any, time: float) -> None:
         """Schedule a rollback at `time`, after all checkpoints saved before it.
 
-        It moves the end of the run to an earlier time of the nodes' clocks.
+        This moves the end of the run to an earlier time by the nodes' clocks.
         """
 
         def crash(event: simpy.Event) -> None:
@@ -156,14 +155,14 @@ class Availability:
         return [entry.done - entry.start for entry in self.rollbacks if entry.done < end]
 
     def stall(self) -> str:
-        """Return why no checkpoint is ever reached again; empty if one is."""
+        """Return why the run never reaches another checkpoint; empty if it does."""
         if not self.rollbacks or self.rollbacks[-1].done < inf:
             return ""
         since = f"{self.rollbacks[-1].start:g} s"
         return f"crashes come too fast to reach the next checkpoint, since {since}"
 
     def wall_clock(self, time: float) -> float:
-        """Return the wall-clock time of a time by nodes' clocks, before a crash then.
+        """Convert a time by the nodes' clocks to wall-clock time, before any crash then.
 
         All checkpoints before it must have been saved.
         """
@@ -214,7 +213,7 @@ class Availability:
         return shifted
 
     def _roll_back(self) -> None:
-        """Roll back at the next crash; crashes before the work is repeated begin it anew."""
+        """Roll back at the next crash; a further crash during the repeat starts it again."""
         start = self._next_crash[0]
         at = self.next
         again = at - self._saved

@@ -1,8 +1,8 @@
 """Slow the computing of a worker while one of its collectives is under way.
 
-Its duration depends on when collectives begin and end: times that are known once all workers have
-joined or, over shared links, at the end. So a worker that computes meanwhile is resumed when such
-a time becomes known, or else when its computing is done.
+The duration of computing depends on when collectives begin and end. These times are known once all
+workers have joined or, over shared links, at the end. So a worker that computes meanwhile is
+resumed when such a time becomes known, or else when its computing is done.
 """
 
 import types
@@ -30,7 +30,7 @@ class CollectiveSlowdown:
 
     @types.coroutine
     def takes(self, work: float, since: float | None = None) -> Generator[None, Any, float]:
-        """Compute `work` seconds from `since` on (None: now); return the seconds it takes."""
+        """Compute `work` seconds from `since` on (None: now); return how long that takes (s)."""
         run, node, flights = self._run, self._node, self.flights
         start = node.now if since is None else since
         while flights and (first := flights[0]).done is not None:
@@ -67,7 +67,7 @@ class CollectiveSlowdown:
         return work
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Let a wait for a piece compute it, after the previous one."""
+        """Mark pieces to be computed when the node waits for them, one after another."""
         before: Any = self._node.now
         since = before
         for piece in pieces:
@@ -77,7 +77,7 @@ class CollectiveSlowdown:
         return pieces
 
     def _free(self, piece: GradientPiece) -> Generator[None, Any, None]:
-        """Compute a piece, after earlier ones that had no wait."""
+        """Compute a piece, after earlier pieces that nobody waited for."""
         before = piece.before
         if isinstance(before, GradientPiece):
             if before.done is None:
@@ -87,7 +87,7 @@ class CollectiveSlowdown:
 
 
 def slow(run: Any) -> bool:
-    """Let collectives slow computing, unless outages do; return whether they may."""
+    """Let collectives slow computing, unless outages do; return whether any may."""
     slows: bool = run.scenario.cluster.beside_collectives > 1 and not run.program.server
     for node in run.nodes if slows else ():
         if node.computing is None:

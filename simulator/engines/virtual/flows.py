@@ -1,4 +1,4 @@
-"""Carry messages and collectives over shared lines, whose rates depend on all transfers in flight.
+"""Carry messages and collectives over lines whose rates depend on all transfers.
 
 The end of a transfer is known only when it comes (`shared_lines`). A crash cancels the transfers
 that it interrupts and starts them again (`_resend`, `_launch`).
@@ -24,7 +24,7 @@ from .shared_lines import SharedLines
 
 
 class Connection:
-    """Messages from one node to another, in order; attributes as in `MessageRoute`.
+    """Messages from one node to another, in order; it has the attributes of `MessageRoute`.
 
     `start(sender, value)` sends one.
     """
@@ -165,7 +165,7 @@ class FlowTransport:
         )
 
     def answer(self, handle: Collective, question: Collective) -> None:
-        """Schedule the answer to a poll for its last worker's time, when it is known."""
+        """Schedule the answer to a poll for when its last worker polls."""
         run = self._run
 
         def answer(event: simpy.Event) -> None:

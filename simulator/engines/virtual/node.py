@@ -1,4 +1,4 @@
-"""One node of the reference engine: the effects that a program awaits, in simulated time.
+"""One node of the reference engine, which runs a program's effects in simulated time.
 
 Strategy. Each node carries its own clock (`now`), which runs ahead of SimPy's: computing, working
 and sending only add to it, so that a step costs one addition and no event. SimPy orders only what
@@ -16,10 +16,11 @@ up. A coroutine that must never go on yields and is never resumed. `_pause` boun
 runs ahead of the others.
 
 Reasons. One SimPy event per step would take most of the time: tests/lab/bench/parts.py compares
-with models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`.
-They read slots instead of properties, and use `if` instead of `max`; a comment marks each such
-place. A node that is always up, on a separate device, has no `outages` and no `computing`: one
-class for all nodes, which CPython reads faster, and a branch that is never taken.
+with models written that way. Without it, most time goes into `gradient`, `wait`, `block`, `send`
+and `receive`. They read slots instead of properties, and use `if` instead of `max`; a comment marks
+each such place. A node that is always up, on a separate device, has no `outages` and no
+`computing`. There is one class for all nodes because CPython reads its slots faster; the branch
+costs little.
 
 State of a `VirtualNode`, besides its identity and the model's sizes (s: seconds by its clock):
 
@@ -115,7 +116,7 @@ class VirtualNode(EngineNode):
         self.stopped = False
         self.outages: Outages | None = None
         self._pieces: Sequence[GradientPiece] = ()  # of the gradient under way
-        self.computing: Any = None  # times of work (`takes`, `backward`), and `freed` pieces
+        self.computing: Any = None  # has `takes`, `backward` and `freed`
         self._receive_seconds = 0.0
         self._busy_kind = int(Kind.COMPUTE)
 
@@ -127,13 +128,13 @@ class VirtualNode(EngineNode):
     def serve(self, receive_seconds: float) -> None:
         """Make the node the server, which spends `receive_seconds` on each message."""
         self._receive_seconds = receive_seconds
-        self._pause_at = 0  # so that a gradient calls `_pause`, which refuses: it has no data
+        self._pause_at = 0  # a gradient then calls `_pause`, which refuses: the server has no data
         self._busy_kind = int(Kind.SERVE)
         for rank in range(self.workers):
             self._route(rank)
 
     def sent_anew(self, rank: int) -> None:
-        """Record that a worker that has joined has the server's current parameters."""
+        """Record that a worker that has just joined has the server's current parameters."""
         self._routes[rank].version = self.updates
 
     def replace_source(self, *source: Any) -> tuple[Any, ...]:
@@ -153,13 +154,13 @@ class VirtualNode(EngineNode):
         return drawn[0] if drawn else next(self._durations)
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Give the node its program."""
+        """Set the program that the node runs."""
         self.coroutine, self.resume = coroutine, coroutine.send
 
     def watch(self, every: int) -> None:
         """Report this node's marks to the observer, from step `every` on (0: every mark).
 
-        With an interval a worker also pauses after as many steps, to stay close to the others.
+        With an interval a worker also pauses after that many steps, to stay close to others.
         """
         self._mark_at = every
         if self._pause_at and every:
@@ -207,7 +208,7 @@ class VirtualNode(EngineNode):
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
 
     def _report(self, route: MessageRoute, arrival: float, value: Payload) -> tuple[float, Payload]:
-        """Return when a client's report arrives at the server (s), and its value.
+        """Return when a client's report arrives at the server (s), and the report.
 
         If the client drops out, the report is empty, and arrives when the server notices.
         """
@@ -252,11 +253,11 @@ class VirtualNode(EngineNode):
                 self.block(at - transit - (sending if sending > 0 else 0), at, source)
         elif serves and now > self._run.deadline:
             self._run.work_left = True
-            yield  # for ever: it would be served after the end
+            yield  # never resumed: it would be served after the end
         if serves:
             starts = self._service_starts
             starts.append(self.now)
-            if at < starts[0]:  # arrived before the oldest start: the longest queue so far
+            if at < starts[0]:  # it arrived before the oldest start: the longest queue so far
                 self._note_longer_queue(value)
             self._last_sender, stale = sender, self.updates - self._routes[sender].version
             self._staleness[stale] += 1
@@ -313,7 +314,7 @@ class VirtualNode(EngineNode):
 
     @property
     def gossips(self) -> bool:
-        """Whether messages reach this node while it computes."""
+        """Whether messages can reach this node while it computes."""
         return self._messages_heard < NEVER
 
     def count(self, gradients: int) -> None:
@@ -357,7 +358,7 @@ class VirtualNode(EngineNode):
     # Time
 
     def work(self, seconds: float) -> None:
-        """Be busy with work of the device, behind which a gradient under way waits."""
+        """Keep the device busy with work, which delays a gradient under way."""
         for piece in self._pieces if seconds else ():
             if piece.done is None:
                 piece.work += seconds
@@ -367,7 +368,7 @@ class VirtualNode(EngineNode):
         self.spend(seconds)
 
     def spend(self, seconds: float) -> None:
-        """Advance this node's clock by `seconds`, in which its device goes on."""
+        """Advance this node's clock by `seconds`, while its device goes on."""
         if self.outages is None:
             self.now += seconds
         else:
@@ -402,9 +403,9 @@ class VirtualNode(EngineNode):
             outages.marked()
 
     def block(self, begins: float, done: float, on: Any = None) -> None:
-        """Block until `done`: for other nodes up to `begins`, then for the network.
+        """Block until `done`: for other nodes until `begins`, then for the network.
 
-        `on`: the handle or the rank that it waits for, whose outages are then accounted separately.
+        `on`: the handle or rank that it waits for, whose outages are counted separately.
         """
         if self.outages is not None and on is not None:
             self.outages.block(begins, done, on)
@@ -424,8 +425,8 @@ class VirtualNode(EngineNode):
     def finish(self, end: float) -> None:
         """Account for the time up to `end` (s), at which the run is cut off.
 
-        A blocked node has waited, or communicated, up to `end`; a node whose clock is ahead gets
-        the excess subtracted from its last activity.
+        A blocked node has waited, or communicated, up to `end`; if a node's clock is ahead, the
+        excess is subtracted from its last activity.
         """
         if self.outages is not None:
             self.outages.cut(end)
@@ -437,9 +438,9 @@ class VirtualNode(EngineNode):
             elif self.handle is not None or self.awaited_rank is not None:
                 sending = min(self.sent_until, end) - self.now if self._run.recovery.chosen else 0.0
                 on = self.handle if self.awaited_rank is None else self.awaited_rank
-                self.block(end - max(sending, 0.0), end, on)  # it may never be chosen again
+                self.block(end - max(sending, 0.0), end, on)  # the client may never be chosen again
         beyond = self.busy_since - end
-        if beyond > 0:  # it was blocked beyond the end
+        if beyond > 0:  # the node was blocked beyond the end
             network = min(beyond, self.busy_since - self._network_since)
             self.communicated -= network
             self.waited -= beyond - network
@@ -464,7 +465,7 @@ class VirtualNode(EngineNode):
     # Computing
 
     async def gradient(self, x: Vector) -> Vector:
-        """Compute for one drawn duration; return the gradient. Hot: not by `_step`."""
+        """Compute for one drawn duration; return the gradient. Inlines `_step` for speed."""
         step = self.step
         if step >= self._pause_at:
             await self._pause()
@@ -473,12 +474,12 @@ class VirtualNode(EngineNode):
             self.now += next(self._durations)
         else:
             self.now += await self.computing.takes(next(self._durations))
-        compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
+        compute = self._gradient  # CPython 3.11 reads a slot faster than it calls a property
         return compute(x)
 
     @property
     def resting(self) -> bool:  # type: ignore[override]
-        """Whether it is a client that is down or not in the round."""
+        """Whether this node is a client that is down or not in the round."""
         sampled, outages = self._run.recovery.sampled, self.outages
         return sampled is not None and outages is not None and outages.down_since is not None
 
@@ -494,7 +495,7 @@ class VirtualNode(EngineNode):
         return self._leap if strides or run.parked is not None else None
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
-        """Take the steps of a phase, up to each mark that is due."""
+        """Take the steps of a phase, stopping at each mark that is due."""
         last = k + phase.until(k) - 1
         while True:
             await self.gradient(x)
@@ -509,7 +510,7 @@ class VirtualNode(EngineNode):
             k += 1
 
     async def _stride(self, most: int) -> int:
-        """Take up to `most` steps, ending with one that may be disturbed; return how many."""
+        """Take up to `most` steps, or until one may be disturbed; return how many."""
         outages = self.outages
         until = inf if outages is None else outages.undisturbed_until()
         for done, work in enumerate(islice(self._durations, most), 1):
@@ -531,7 +532,7 @@ class VirtualNode(EngineNode):
         outages.park()
 
     def skip_to(self, collective: Collective, step: int) -> None:
-        """Take the other workers' state at the end of a collective, after missing some."""
+        """Adopt the other workers' state at the end of a collective, after missing some."""
         self.handle, collective.joined[self.rank] = collective, step
         self.step = self._joined_step = step
         self.collectives = collective.index + 1
@@ -567,7 +568,7 @@ class VirtualNode(EngineNode):
         return self._pieces
 
     async def _step(self, *, backward: bool = True) -> float:
-        """Count one step; return its duration (s), or with `backward` that of its pieces."""
+        """Count one step; return its seconds, or with `backward` the seconds of its pieces."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
@@ -582,8 +583,8 @@ class VirtualNode(EngineNode):
     def _pause(self) -> Generator[None, None, None]:
         """Stop at the last step; before it, stay close to the other nodes.
 
-        A worker that has joined a collective since the last pause cannot be far ahead; any other
-        waits here until SimPy's clock reaches the worker's.
+        A worker that has joined a collective since the last pause cannot be far ahead; other
+        workers wait here until SimPy's clock reaches theirs.
         """
         run = self._run
         if self.rank == self.server:
@@ -591,11 +592,11 @@ class VirtualNode(EngineNode):
         if self.step >= run.observer.limit:
             run.over = True
             if run.observer.by_rounds and self.now <= run.deadline:
-                run.observer.complete = True  # no round can end without it
+                run.observer.complete = True  # no round can end without this node
                 run.stop_at(self.now)
             yield  # for ever
         alone = self._joined_step <= self._paused_at or self.workers == 1
-        # parked clients have a mean soon, and chosen clients a report
+        # parked clients soon join a mean, and chosen clients soon report
         alone = alone and run.parked is None and not run.recovery.chosen
         self._paused_at = self.step
         self._pause_at = min(self.step + run.observer.every, run.observer.limit)
@@ -617,14 +618,14 @@ class VirtualNode(EngineNode):
             self.handle = handle
             handle.waiting.append(self)
             yield
-            handle, self.handle = self.handle, None  # a later one, if it was parked meanwhile
+            handle, self.handle = self.handle, None  # a later one, if parked meanwhile
         done = handle.done
         if handle.ahead is not None:
             done -= handle.ahead[self.rank]
         if done > self.now:
             if type(handle) is GradientPiece:
                 if done == inf:
-                    yield  # for ever: the run is over
+                    yield  # never resumed: the run is over
                 self.now = done
             elif done > self._run.deadline or done == inf:
                 self.handle = handle

@@ -1,16 +1,15 @@
-"""Account for the outages of one node: the cost of its crashes, and of being left out of means.
+"""Account for one node's outages: the cost of crashes, and of being left out of means.
 
 A crashed worker loses its computing since it last shared a result (`shared`). If the others wait
 for it, it computes that again. If they go on without it (`Presence.goes_on_without`), or a rule
-excludes it (`Rule.sits_out`), its program runs on with gradients of zero and without weight in any
+excludes it (`Rule.sits_out`), its program runs on with zero gradients and without weight in any
 mean, so that it has the others' parameters when it returns.
 
-Clocks run ahead, so that a node handles crashes of its calendar before the others reach their time.
-Entries beyond a time (`_lost_compute`, `recovery_seconds`, `_booked`, `_recent_waits`) are
-therefore removed by `forget_after` if that time turns out to be the end, or the step to be
-abandoned. Invariant: computed + waited + stalled + communicated + down == `node.now`; lost time is
-part of computed. A node is `stalled` while it waits for something that a crash stopped.
-After a change run tests/engines/test_crashes.py.
+Clocks run ahead, so a node handles the crashes of its calendar before the others reach their time.
+If the run then ends earlier, or the step is abandoned, `forget_after` removes later entries of
+`_lost_compute`, `recovery_seconds`, `_booked` and `_recent_waits`. Invariant: computed + waited +
+stalled + communicated + down == `node.now`; lost time is part of computed. A node is `stalled`
+while it waits for something that a crash stopped. After a change run tests/engines/test_crashes.py.
 """
 
 import types
@@ -34,7 +33,7 @@ _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
 KINDS: dict[Why | None, str] = {
     None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"
 }  # fmt: skip
-RECENT_WAITS = 256  # spans of waiting to store; earlier ones cannot lie beyond the end
+RECENT_WAITS = 256  # waits to store; earlier waits cannot lie beyond the end
 Drawn = tuple[tuple[float, ...], Iterator[float]]
 """Compute times of a node at rest (s): one that is already drawn, if any, and the next ones."""
 
@@ -49,7 +48,7 @@ def _zero_loss_and_gradient(x: Vector) -> tuple[float, Vector]:
 
 
 class Outages:
-    """Account of one node's outages, which its `VirtualNode` consults where time passes.
+    """The outages of one node, which its `VirtualNode` consults whenever time passes.
 
     `calendar`: when it is down; never, if all nodes go back to a checkpoint. `speed`: its speed, if
     that changes with time. `down_since`: since when it is down while its program runs on, `why`
@@ -67,15 +66,15 @@ class Outages:
         self.why: Why | None = None
         self.abrupt = True
         self._idle: Drawn | None = None  # its compute times, while it is not selected
-        self._round = -1  # collectives that it had joined when it last began a step
-        self._sources: tuple[Any, ...] = ()  # its real sources, in a round that it drops out of
-        self._reports = 0  # sent or dropped out of, if a server chooses it
-        self._sat_out: dict[float, Why | None] = {}  # why (None: a crash), by its begin
+        self._round = -1  # collectives joined when it last began a step
+        self._sources: tuple[Any, ...] = ()  # its real gradients, in a round it drops out of
+        self._reports = 0  # reports sent or missed, if a server chooses the client
+        self._sat_out: dict[float, Why | None] = {}  # by start; None: a crash
         self._passed_over = False  # whether it is not selected, in the outage under way
         self.joined_at = self._step_began = self._crashed = 0.0
-        self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
+        self.shared = self.down = 0.0  # seconds that the node was down, or saved a checkpoint
         self._sent = 0.0  # seconds of computing in its last message
-        self._final_attempt = 0.0  # seconds of its last step since the last crash in it
+        self._final_attempt = 0.0  # seconds of its last step after the last crash during that step
         self._booked: list[Down] = []
         self.stalled = 0.0
         self._recent_waits: deque[tuple[Kind, Sequence[Down]]] = deque(maxlen=RECENT_WAITS)
@@ -97,7 +96,7 @@ class Outages:
 
     @property
     def lost(self) -> float:
-        """Seconds of computing whose result was lost before it was shared."""
+        """Seconds of computing whose result was lost before the node shared it."""
         return sum(self._lost_compute.values())
 
     def lose(self, at: float, seconds: float) -> None:
@@ -115,7 +114,7 @@ class Outages:
         self.lose(self._node.now, self._sent)
 
     def _down_until(self, time: float) -> float:
-        """Return the downtime before `time` (s), without outages booked after it."""
+        """Return the seconds down before `time`, ignoring recorded outages after it."""
         seconds = self.down
         for start, end in reversed(self._booked):
             if end <= time:
@@ -142,7 +141,7 @@ class Outages:
         """Return the duration (s) of `work` s at full speed, with outages and repeats."""
         now = self._step_began = self._node.now
         sampled = self._run.recovery.sampled is not None
-        # a client that drops out of a round is out of all of it
+        # a client that drops out of a round misses all its steps
         resumed = sampled and self._round == self._node.collectives
         why = self._sits_out(now)
         if self.down_since is not None:
@@ -154,8 +153,8 @@ class Outages:
         elif self._run.recovery.by_server and not (resumed or why) and self._node.collectives:
             self._download(now)
         if not self._run.program.averages:
-            self.shared = self.computed  # every step is saved, as no other node has a copy
-        late: float = self._node.now - now  # time to get the model
+            self.shared = self.computed  # every step is saved, because no other node has a copy
+        late: float = self._node.now - now  # time to download the model
         if sampled and not (resumed or why):
             self._spare()
         return late + await self._through_crashes(work, why)
@@ -172,7 +171,7 @@ class Outages:
         return self._final_attempt
 
     def _spare(self) -> None:
-        """Skip the gradients of a round that it drops out of, as nobody gets them."""
+        """Skip the gradients of a round from which the client drops out: nobody gets them."""
         node = self._node
         if self._sources:
             node.replace_source(*self._sources)
@@ -181,9 +180,9 @@ class Outages:
         self._sources = node.replace_source(*zero) if spared else ()
 
     def undisturbed_until(self) -> float:
-        """Return the time (s) up to which steps take their drawn durations.
+        """Return the time (s) until which steps take their drawn durations.
 
-        Applies under a server, or within a round of its clients.
+        This holds under a server, and within a round of its clients.
         """
         node, members = self._node, self._run.availability.members
         if self._speed is not None or self.down_since is not None:
@@ -192,14 +191,14 @@ class Outages:
         return crash if members is None else min(crash, members.told(node.rank, node.now))
 
     def away(self, now: float) -> bool:
-        """Return whether it stays out of a round that begins."""
+        """Return whether the node stays out of a round that begins."""
         return self.down_since is not None and self.calendar.next(now)[0] <= now
 
     def _sits_out(self, now: float) -> Why | None:
-        """Return why it takes no part in its next collective, if a rule excludes it.
+        """Return why a rule excludes the node from its next collective; None if none does.
 
-        Rules apply to a participating worker only at its first step for a collective or, if its
-        program has no means, at every step: it finishes what it has begun.
+        Rules apply to a participating worker only at its first step for a collective, because it
+        finishes work that it has begun. If its program has no means, they apply at every step.
         """
         node, recovery = self._node, self._run.recovery
         begun, self._round = self._round, node.collectives
@@ -214,7 +213,7 @@ class Outages:
         return rule is not None and rule.sits_out(node.rank, node.collectives, node.now)
 
     def _sit_out(self, at: float, why: Why | None) -> None:
-        """Record why it is out from a time on (s); that ends the recovery from a crash."""
+        """Record why the node is out from a time on (s), which ends a crash's recovery."""
         self._sat_out[at], self._passed_over = why, why == Why.UNSELECTED
         if self.down_since is not None and self.why is None:
             self.recovery_seconds.setdefault(self._crashed, at - self._crashed)
@@ -226,7 +225,7 @@ class Outages:
     async def _through_crashes(self, work: float, why: Why | None) -> float:
         """Return the seconds to compute `work` s, including repeats after crashes.
 
-        `why`: the reason to take no part at once, if there is one.
+        `why`: the reason to take no part from the start, if there is one.
         """
         run = self._run
         begun: float = self._node.now
@@ -267,13 +266,13 @@ class Outages:
             if why is None:
                 self.recovery_seconds[crash] = back - start + unshared
             work, unshared, start, why = work + unshared, 0.0, back, None
-        run.never(f"what {run.name_of(self._node.rank)} computes")
+        run.never(f"a computation of {run.name_of(self._node.rank)}")
         await self._go_down_for_good(start)
         return inf
 
     @types.coroutine
     def _fetch(self, back: float) -> Generator[None, None, None]:
-        """Return at `back` with the server's parameters, for the gradient under way."""
+        """Come back at `back` with the server's parameters, for the gradient under way."""
         run, node = self._run, self._node
         node.now = back
         run.release_at(back, [node])
@@ -289,7 +288,7 @@ class Outages:
         node.replace_source(lambda x: once(0), lambda x: once(1))
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Return a gradient's pieces, freed when computed anew after a crash in its step."""
+        """Return a gradient's pieces, freed when they are computed again after a crash."""
         end = pieces[-1].done
         total = end - self._node.now
         if self._final_attempt >= total:
@@ -298,7 +297,7 @@ class Outages:
         return [GradientPiece(piece.result, end - (end - piece.done) * anew) for piece in pieces]
 
     def work(self, seconds: float) -> None:
-        """Advance the clock by `seconds` of work; a server's crash begins the work anew."""
+        """Advance the clock by `seconds` of work; a server's crash restarts the work."""
         node = self._node
         if node.rank != node.server or self.gone_since is not None:
             node.now += seconds
@@ -330,14 +329,14 @@ class Outages:
         return at
 
     def settle(self, collective: Collective, left_out: bool) -> None:
-        """Count its contribution to a collective as shared, or as lost if it was left out."""
+        """Count the node's contribution to a collective as shared, or lost if left out."""
         computed = collective.computed[self._node.rank]
         if left_out:
             self.lose(collective.arrivals[self._node.rank], computed - self.shared)
         self.shared = max(self.shared, computed)
 
     def collected(self, handle: Collective, collectives: int) -> None:
-        """Go back to the time of a result, if the node's clock is ahead of it.
+        """Return to the time of a result, if the node's clock is ahead of it.
 
         A worker that was left out abandons its step then. Under a quorum or sampling it abandons
         all work since its last wait, unless it has joined other collectives since.
@@ -353,7 +352,7 @@ class Outages:
                 self._abandon(max(done, node.busy_since if phase else self._step_began))
 
     def _falls(self, handle: Any, done: float) -> bool:
-        """Apply a client's drop-out from a round that ends at `done`; return whether any."""
+        """Apply a client's drop-out from a round that ends at `done`; return whether it did."""
         node, fall = self._node, handle.falls.get(self._node.rank, inf)
         if fall >= done or self.down_since is not None or node.now != self.joined_at:
             return False
@@ -376,9 +375,9 @@ class Outages:
     # Messages and marks
 
     def drops_out(self, arrival: float) -> float:
-        """Return when it drops out of a report due at `arrival` (s); inf: it does not.
+        """Return when the client drops out of a report due at `arrival` (s), or inf.
 
-        Its clock goes back to that time.
+        The client's clock goes back to that time.
         """
         node, self._reports = self._node, self._reports + 1
         fall: float = self._run.recovery.falls(node.rank, self._reports, arrival)
@@ -415,7 +414,7 @@ class Outages:
         self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
 
     def park(self) -> None:
-        """Take no part from now on, as a client that is not selected."""
+        """Take no part from now on, because the client is not selected."""
         if self.down_since is None:
             self._go_down(self._node.now, self._node.now, Why.UNSELECTED, False)
         if not self._passed_over:
@@ -424,14 +423,14 @@ class Outages:
             self._idle = self._node.rest(0.0)
 
     def _rest(self, work: float) -> None:
-        """Draw no compute times until it is selected; `work`: one already drawn (s)."""
+        """Draw no compute times until the client is selected; `work`: already drawn (s)."""
         usual = self._run.scenario.team.mean_compute[self._node.rank]
         self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
 
     def _rejoin(self, work: float) -> float:
-        """Return with the others' parameters; give back the new step's work (s).
+        """Come back with the others' parameters; return the work of the new step (s).
 
-        A client that was not selected gets the parameters first; it drew no steps meanwhile.
+        A client that was not selected downloads the parameters first; it drew no steps meanwhile.
         """
         assert self.down_since is not None
         now = self._node.now
@@ -449,7 +448,7 @@ class Outages:
         return work
 
     def _download(self, now: float) -> None:
-        """Get the model, as a client that is selected."""
+        """Download the model as a selected client."""
         self._block_until(now, now + self._run.recovery.download(self._node.rank), ())
 
     def _gone(self, crash: float) -> None:
@@ -458,7 +457,7 @@ class Outages:
 
     @types.coroutine
     def _go_down_for_good(self, crash: float) -> Generator[None, None, None]:
-        """Go down at `crash` (s) for ever."""
+        """Go down at `crash` (s) for good."""
         self._node.now = crash
         self._gone(crash)
         yield
@@ -502,14 +501,14 @@ class Outages:
             self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)
             node.now = end
-            if unselected and start < begins:  # before it has the model it counts as not selected
+            if unselected and start < begins:  # until it has the model, it counts as not selected
                 self._sat_out |= {start: Why.UNSELECTED, begins: None}
             elif end < done and not run.availability.absent(node.rank, start):
                 self.recovery_seconds[start] = end - start
         self._block_until(max(begins, node.now), done, stalls)
 
     def _block_until(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
-        """Block, and record all parts, as the run may end before they do."""
+        """Block, and record every part, because the run may end before the last."""
         node = self._node
         waits, stood = [], []
         for start, end in stalls:
@@ -527,7 +526,7 @@ class Outages:
         node.block(begins, done)
 
     def _stall(self, until: float) -> None:
-        """Stop until a time (s) for crashes of others."""
+        """Stop until a time (s) because of other nodes' crashes."""
         node = self._node
         self.stalled += until - node.now
         if node.spans is not None:
@@ -572,7 +571,7 @@ class Outages:
                 node.communicated -= beyond
 
     def correct(self) -> None:
-        """Remove losses above its computing: those of a step abandoned before its crash."""
+        """Remove losses beyond the computing done: a step was abandoned before its crash."""
         excess = self.lost - self.computed
         for at in sorted(self._lost_compute, reverse=True):
             if excess > 0:

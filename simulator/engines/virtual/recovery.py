@@ -71,7 +71,7 @@ class Backup(Rule):
 
 
 class Quorum(Backup):
-    """A rule that leaves out workers later than `grace` seconds after the `wanted`-th."""
+    """A rule that leaves out workers more than `grace` seconds after the `wanted`-th."""
 
     def __init__(self, wanted: int, grace: float) -> None:
         super().__init__(wanted)
@@ -88,7 +88,7 @@ class Quorum(Backup):
 
 
 class Leaving(Rule):
-    """A rule by which workers leave when absent, or at notice that they must leave."""
+    """A rule by which workers stop when absent, or when notified that they must leave."""
 
     why = Why.ABSENT
 
@@ -122,7 +122,7 @@ def _away(run: Any, rank: int, time: float) -> bool:
 class Presence:
     """Which workers are present, and when the others notice.
 
-    `waits`: whether they wait for a crashed worker; `timeout`: seconds until they notice a crash;
+    `waits`: whether the others wait for a crashed worker; `timeout`: seconds until they notice it;
     `means`: whether the program has means that work without some workers; `_least`: number of
     workers that must be present.
     """
@@ -142,7 +142,7 @@ class Presence:
     ) -> bool:
         """Return whether the others go on while a node is down from `crash` on.
 
-        `why`: None for a crash. Not if all others have crashed, too: it then repeats its work.
+        `why`: None for a crash. If all others have crashed too, the node repeats its work instead.
         """
         run = self._run
         if not self.means or (why is None and self.waits):
@@ -213,9 +213,9 @@ class Presence:
         return stayed, begins
 
     def restart(self, team: list[int], begins: float, crashed: Crash) -> float:
-        """Return when (s) a collective goes on after a crash in its team.
+        """Return when (s) a collective continues after a crash in its team.
 
-        That is without the worker, once its crash is noticed, or when the worker is back.
+        It continues without the worker once its crash is noticed, or when the worker is back.
         """
         crash, back, rank = crashed
         if len(team) == 1 or not self.skips(rank, crash):
@@ -229,12 +229,12 @@ class Presence:
 class Participation:
     """The participants of the collectives of one run.
 
-    `dropped`: number of contributions that were left out; `taken`: of those that were not, in
-    `means` means; `drop_outs`: of selected clients; `kept`: workers that a mean waits for;
-    `sampled`: the rule that selects clients, if any; `by_server`: whether clients get the model
-    from a server, which receives each report separately; `chosen`: whether a server chooses
-    clients, without rounds; `abandons_phases`: whether late workers drop all their work for a
-    collective, not just their last step.
+    `dropped`: number of contributions that were left out; `taken`: number of those included, in
+    `means` means; `drop_outs`: number of selected clients that dropped out; `kept`: workers that a
+    mean waits for; `sampled`: the rule that selects clients, if any; `by_server`: whether clients
+    get the model from a server, which receives each report separately; `chosen`: whether a server
+    chooses clients, without rounds; `abandons_phases`: whether late workers drop all their work for
+    a collective, not just their last step.
     """
 
     def __init__(self, run: Any) -> None:
@@ -267,14 +267,14 @@ class Participation:
         return since + part * (done - since) if part < 1 else inf
 
     def fallen(self, collective: Collective, arrivals: Mapping[int, float]) -> dict[int, float]:
-        """Return when (s) clients drop out of a round, given their reports' arrivals."""
+        """Return when (s) clients drop out of a round, given the arrivals of reports."""
         if self.sampled is None:
             return {}
         drops = {rank: self.falls(rank, collective.index, done) for rank, done in arrivals.items()}
         return {rank: at for rank, at in drops.items() if at < inf}
 
     def team(self, collective: Collective) -> Team:
-        """Return the participants of a collective; set its begin, and its last arrival."""
+        """Return the participants of a collective; set its start and its last arrival."""
         run, arrivals = self._run, collective.reports or collective.arrivals
         if not run.outages:  # nodes are always up
             return None
@@ -287,7 +287,7 @@ class Participation:
             return max([begins, *(arrivals[rank] for rank in team)])
 
         team, begins = self.presence.present(collective, narrow)
-        if not team:  # it begins when the first is back, or empty after drop-outs
+        if not team:  # it begins when the first worker is back, or with no worker after drop-outs
             since = max([begins, *(arrivals[r] for r in arrivals.keys() - collective.falls)])
             back = () if collective.falls else range(run.workers)
             ups = (self.presence.up(rank, since) for rank in back)
@@ -296,8 +296,8 @@ class Participation:
         collective.begins = narrow(team, begins)
         if collective.begins == inf:
             run.unfinished.append(
-                f"{collective.kind} {collective.index} waits for {self.kept} workers, and so many "
-                "are never there again"
+                f"{collective.kind} {collective.index} waits for {self.kept} workers, but so many "
+                "are never available again"
             )
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
@@ -361,7 +361,7 @@ class Participation:
         collective.stalls = merged(stood)
 
     def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
-        """Return the spans in which crashes stop an awaited handle or rank."""
+        """Return the spans in which crashes stop the handle or rank that a node waits for."""
         if type(awaited) is Collective:
             if not awaited.missing or not self.presence.waits:
                 return awaited.stalls
@@ -375,7 +375,7 @@ class Participation:
         return [down for rank in ranks for down in self._run.calendars[rank].during(start, end)]
 
     def settle(self, collective: Collective, team: list[int]) -> None:
-        """Leave out workers that are not in the team: their computing for it is lost."""
+        """Leave out workers that are not in the team; their computing for it is lost."""
         run = self._run
         out = set(range(run.workers)).difference(team)
         self.taken += len(team)
@@ -414,16 +414,16 @@ class Participation:
         if self.by_server:
             passed, last = self._served(run.nodes[rank].collectives)
             until = passed.get(rank, 0.0)
-            if until <= now < last:  # it was absent at the begin, or lost the model
+            if until <= now < last:  # it was absent at the start, or lost the model
                 until = last + run.whole_bytes / run.scenario.server.bandwidth
             sending = max(sending, until - now)
         return sending + latency
 
     def _serve(self, index: int) -> tuple[dict[int, float], float]:
-        """Return when (s) the server's card has passed the model, by client and in all.
+        """Return when (s) the server's network card has sent the model, by client and overall.
 
-        Clients are served in the order of their draw. Absent clients are left out; each of them is
-        served after all others, as if alone.
+        Clients are served in the order of their draw. Absent clients are left out; each is served
+        after all others, as if alone.
         """
         run, card = self._run, Nic(self._run.scenario.server.bandwidth or inf)
         assert self.sampled is not None

@@ -1,4 +1,4 @@
-"""Run any scenario with one seed on the reference engine, in simulated time on SimPy."""
+"""Run any scenario with one seed on the reference engine, in SimPy's simulated time."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def run(
     spans: int = 0,
     programs: Mapping[str, Program] | None = None,
 ) -> Run:
-    """Simulate one algorithm with one seed; options as in `run_world`."""
+    """Simulate one algorithm with one seed; the options are those of `run_world`."""
     program = (programs or catalogue())[algorithm.name]
     return run_world(World.of(scenario, algorithm, program), seed, spans=spans)
 
@@ -34,7 +34,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     """
     algorithm, program, stored = world.algorithm, world.program, Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"):
-        simulation = Simulation(world, seed, stored).run()  # may diverge: a note says so
+        simulation = Simulation(world, seed, stored).run()  # a note reports divergence
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
     shown = None if stored is None else accounts.timeline(simulation, stored, simulation.end)
@@ -75,7 +75,7 @@ def notes(
     curve: dict[str, list[float]],
     begun: bool = False,
 ) -> list[str]:
-    """Return notes for readers of a run: of its algorithm, objective and curve.
+    """Return notes for readers of a run, on its algorithm, objective and curve.
 
     `begun`: whether an average has begun, or workers wait for one to begin.
     """
@@ -95,7 +95,7 @@ def _warnings(curve: dict[str, list[float]], program: Program, begun: bool) -> l
     averages = program.averages and not (program.server or program.gossips)
     if averages and not np.isfinite(curve["tau"]).any():
         warnings.append(
-            "the first average was not done before the end of the run"
+            "the first average did not finish before the end of the run"
             if begun
             else "never averaged: the period is longer than the run"
         )

@@ -1,4 +1,4 @@
-"""The lines that transfers of a run share; a shared device is a line, too.
+"""The lines that the transfers of a run share; a shared device is also a line.
 
 The fabric (`network.fabric`) is a flow-level max-min model of the lines. Nodes and transports start
 transfers (or gradients to compute) there by number, with a callback for the end of each.
@@ -28,7 +28,7 @@ Change = Callable[[float], None]
 
 
 class NetworkEvents:
-    """Coming changes of a network in order of time: outages, profiles, competing flows, crashes.
+    """Coming changes of a network in order of time, such as outages and competing flows.
 
     `dead_lines`: lines whose capacity stays zero.
     """
@@ -99,7 +99,7 @@ class Transfer(NamedTuple):
 class SharedLines:
     """The lines of a run.
 
-    `topology`: its graph, None if only devices are shared. `events`: the changes to come.
+    `topology`: the network's graph, None if only devices are shared. `events`: the changes to come.
     `transfers`: those in flight by number, without competing flows, which never end.
     """
 
@@ -146,7 +146,7 @@ class SharedLines:
     def advance(self, until: float) -> bool:
         """Advance the fabric until transfers end, or to `until`, through network events.
 
-        Call the functions of ended transfers. Return whether nodes may have become ready.
+        Calls the functions of ended transfers. Returns whether nodes may have become ready.
         """
         ready, ended_at = self._agenda.ready, None
         while self.transfers:
@@ -181,9 +181,9 @@ class SharedLines:
         return not all(map(self._never_arrives, self.transfers.values()))
 
     def stuck(self, nodes: Sequence[VirtualNode]) -> list[str]:
-        """Return clauses on transfers that wait for dead lines, and on their workers."""
+        """Return clauses that name transfers waiting for dead lines, and their workers."""
         stuck = [
-            f"transfers wait for {self.network.lines[line].name}, which carries nothing any more"
+            f"transfers wait for {self.network.lines[line].name}, which no longer carries anything"
             for line in sorted(self.events.dead_lines)
             if any(line in transfer.lines() for transfer in self.transfers.values())
         ]
@@ -210,7 +210,7 @@ class SharedDevice:
         done = yield
         node.handle = None
         took = done - node.now
-        while node.now + took < done:  # by rounding; the fabric cannot go back
+        while node.now + took < done:  # rounding may make it negative; the fabric cannot go back
             took = nextafter(took, inf)
         return took
 

@@ -57,7 +57,7 @@ from .recovery import Participation, Team
 from .transport import ClosedFormTransport
 
 NEVER_DOWN = Calendar(iter(()))
-FEW = 4  # waits that a note on a stall names; it counts the others
+FEW = 4  # waits that a note on a stall names; it only counts further ones
 
 
 class Simulation:
@@ -74,7 +74,7 @@ class Simulation:
     `stall`: why the run stopped early, or empty.
     """
 
-    __slots__ = (  # without slots CPython 3.11 reads this many attributes slowly
+    __slots__ = (  # CPython 3.11 reads this many attributes slowly without slots
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
         "beside", "calendars", "deadline", "events", "inbox_bytes", "lines", "meter", "nodes",
         "objective", "observer", "open_collectives", "outages", "over", "parked", "program",
@@ -170,7 +170,7 @@ class Simulation:
         return workers.compute_times(self.scenario, self.seed)
 
     def _discount(self) -> Discount | None:
-        """Return a function of what absent workers save; None if none is, or time is free."""
+        """Return a function for the seconds that absent workers save; None if they save none."""
         members, cost = self.availability.members, self.scenario.cost
         if members is None or (cost.node_hour is None and cost.device_hour is None):
             return None
@@ -186,7 +186,7 @@ class Simulation:
         return discount
 
     def _completion_time(self, times: Sequence[float]) -> float:
-        """Return when (wall clock, s) enough workers for a mean reached a step.
+        """Return when (wall clock, s) enough workers for a mean have reached a step.
 
         It never decreases from step to step, even if the slowest worker went down since. The bytes
         up to then include downloads of workers that joined.
@@ -241,7 +241,7 @@ class Simulation:
     def _fate(self, who: str, crash: float) -> str:
         members = self.availability.members
         if members is not None and who in map(self.name_of, members.hurried):
-            return f"{who} never stays long enough to get the model"
+            return f"{who} never stays long enough to download the model"
         return f"{who} is down for good since {crash:g} s"
 
     def _gone_since(self) -> dict[str, float]:
@@ -329,10 +329,10 @@ class Simulation:
         self.agenda.call_at(time, self.release, nodes)
 
     def release(self, event: simpy.Event) -> None:
-        """Resume an event's nodes, ready ones and receivers, until SimPy's next event.
+        """Resume an event's nodes, ready nodes and receivers, until SimPy's next event.
 
         When no node is ready, only an event of SimPy's, or the end of a transfer over shared lines,
-        can come before the first message in flight.
+        can precede the first message in flight.
         """
         agenda, lines, undelivered = self.agenda, self.lines, self.undelivered
         ready = agenda.ready
@@ -371,7 +371,7 @@ class Simulation:
     def wake(self, node: VirtualNode, gradient: GradientPiece) -> None:
         """Resume a node when its gradient is computed, unless a message comes before."""
         if node.wakeup_at <= gradient.done:
-            return  # an earlier alarm is set, and sets the next one
+            return  # an earlier alarm is pending; it sets the next one
 
         at = node.wakeup_at = gradient.done
 
@@ -457,7 +457,7 @@ class Simulation:
             absent = [rank for rank, step in enumerate(collective.joined) if step == ABSENT]
             handles = [self.nodes[rank].handle for rank in absent]
             if any(handle is not None and handle.done is not None for handle in handles):
-                continue  # their result comes after the deadline
+                continue  # they wait for a result after the deadline
             stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
         for node in self.nodes:
             if node.awaited_rank is not None and not self.over:

@@ -20,9 +20,9 @@ from ..collective import Collective
 
 
 class Interrupted(MessageRoute):
-    """A route between nodes that may crash: a crash sends messages in flight again.
+    """A route between nodes that may crash; messages that a crash interrupts are resent.
 
-    `never`: called if a message never arrives between crashes.
+    `never`: called if crashes always prevent a message from arriving.
     """
 
     __slots__ = ("_ends", "_never", "delay")
@@ -122,9 +122,9 @@ class ClosedFormTransport:
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
-        """Return whose reports reach a server despite crashes, and its delay (s).
+        """Return the clients whose reports reach a server despite crashes, and the delay (s).
 
-        All reports begin at once. The delay is that of reports sent again, and of lost ones.
+        All reports begin at once. The delay comes from reports that are lost or sent again.
         """
         run, presence, ends, ready = self._run, self._run.recovery.presence, {}, 0.0
         for rank in team or range(run.workers):
