@@ -1,8 +1,8 @@
-"""Closed-form predictions: AdaComm's three theorems, and the delay that hides a latency.
+"""Predict times in closed form, by AdaComm's theorems and by the delay that hides a latency.
 
 AdaComm: Wang and Joshi, arXiv 1810.08313. DTS: Zhu, Lu, Lin and Han, Distributed Training Across
-the World. Notation: m workers, tau local steps between two averages, D seconds that one average
-takes. Seconds per step are per *local* step throughout.
+the World. Notation: m workers, tau local steps between two averages, D seconds per average.
+Seconds per step always mean seconds per *local* step.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from .cluster.speed import beside
+from .cluster.speed import slowed_end
 from .distributions.distribution import Distribution
 from .distributions.empirical import ReplayedTimes
 from .distributions.order_statistics import expected_max
@@ -28,13 +28,13 @@ from .scenario.scenario import Scenario
 from .scenario.table import LEAST, MOST
 from .scenario.tables import Bound, LearningCurve
 
-LONGEST = 2**53  # the longest period in steps: floats represent every whole number up to it
-ROUNDING = 1e-12  # relative tolerance for floating-point error in a number of steps
-INTERVALS = 1000  # the most intervals to find best periods for
+LONGEST = 2**53  # longest period in steps: floats represent all whole numbers up to it
+ROUNDING = 1e-12  # relative tolerance for rounding errors in a number of steps
+INTERVALS = 1000  # most intervals with a best period
 
 UNKNOWN = (
-    "no formula for rounds of sampled clients that differ, are more than a mean takes, meet a "
-    "deadline or have a server; `paceline simulate` measures seconds per round and step"
+    "no formula for rounds with different clients, spare clients, a deadline or a server; "
+    "`paceline simulate` measures seconds per round and step"
 )
 
 Workers = Sequence[Sequence[Distribution]]
@@ -54,14 +54,14 @@ def bucketed_seconds_per_step(
 ) -> float:
     """Return seconds per step of ssgd-bucketed (DistributedDataParallel).
 
-    `compute`: seconds of a step's computing; bucket i is complete after the share `ready[i]` of it
-    and costs `costs[i]`. Buckets occupy the links in turn, and their latencies overlap; computing
-    takes `times` as long meanwhile.
+    `compute`: seconds of computing per step; bucket i is complete after the share `ready[i]` of it,
+    and costs `costs[i]`. Buckets occupy the links in turn, and their latencies overlap. Computing
+    takes `times` as long during transfers.
     """
     free = end = freed = done = 0.0
     flights: list[tuple[float, float]] = []
     for share, cost in zip(ready, costs, strict=True):
-        freed, done = float(beside(freed, compute * (share - done), flights, times)), share
+        freed, done = float(slowed_end(freed, compute * (share - done), flights, times)), share
         begins = max(free, freed)
         free = begins + cost.transmission
         end = max(end, free + cost.latency)
@@ -134,7 +134,7 @@ def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
 
 
 class TauStar(NamedTuple):
-    """The integer tau that minimises Theorem 2's bound, with and without its rate condition."""
+    """The integer tau with the least Theorem 2 bound, with and without its rate condition."""
 
     valid: int | None
     unconstrained: int | None
@@ -145,9 +145,9 @@ def tau_star_random(
 ) -> TauStar:
     """Return the best integer tau for random delays, by Theorem 2's bound.
 
-    `seconds_per_step(tau)` is Theorem 1's, assumed convex and decreasing in tau, so that the bound
-    has one minimum. `valid` is None if the condition allows no tau;
-    `unconstrained` is None without gradient noise, as a longer period is then always better.
+    `seconds_per_step(tau)`: by Theorem 1; assumed convex and decreasing, so the bound has one
+    minimum. `valid` is None if the condition allows no tau. `unconstrained` is None without
+    gradient noise, because a longer period is then always better.
     """
     if not bound.drift:
         return TauStar(bound.cap or None, None)
@@ -176,8 +176,8 @@ def best_by_interval(
 ) -> list[Interval]:
     """Return the best period for each of `count` intervals (s): AdaComm, figure 4.
 
-    The best period has the lowest bound at the interval's end, among those that Theorem 2 covers.
-    For periods that change, the bound's last term has the mean of tau - 1 over all steps.
+    The best period has the lowest bound at the interval's end among those that Theorem 2 covers.
+    When the period changes, the bound's last term uses the mean of tau - 1 over all steps.
     """
     best = tau_star_random(bound, seconds_per_step, interval).valid or 1
     steps = drifted = 0.0  # local steps, and tau - 1 summed over them
@@ -217,10 +217,10 @@ def delayed_seconds_per_step(
 ) -> float:
     """Return seconds per step of DTS: a mean per `period`, `delay` steps late.
 
-    `transmission`: time that one mean occupies the link; `latency`: time until it arrives after
-    that (seconds). One mean is needed before the next is started `rounds` periods later, and
-    `slack` steps of these are taken with the mean already in hand. For period 1 this is
-    max(compute, transmission, (latency + transmission)/delay); for delay <= period,
+    `transmission`: seconds that one mean occupies the link; `latency`: seconds from then to its
+    arrival. A mean must arrive before the mean `rounds` periods later starts; `slack` of these
+    steps follow its arrival. For period 1 the result is
+    max(compute, transmission, (latency + transmission)/delay); for delay <= period it is
     max(transmission/period, compute + max(0, latency + transmission - delay compute)/period).
     """
     rounds = max(1, math.ceil(delay / period))
@@ -238,8 +238,8 @@ def steps_to_hide(
 ) -> int | None:
     """Return the smallest delay (steps) with which DTS never waits; times in seconds.
 
-    None if no delay is enough, as one mean occupies the link for longer than `period` steps: send
-    less (compression) or less often (`smallest_period`).
+    None if no delay is enough, because one mean occupies the link for longer than `period` steps.
+    Then send less (compression) or less often (`smallest_period`).
     """
     if smallest_period(compute, transmission) > period:
         return None
@@ -247,15 +247,15 @@ def steps_to_hide(
 
 
 def smallest_period(compute: float, transmission: float) -> int:
-    """Return the fewest steps between means that the link sustains; times in s."""
+    """Return the fewest steps between means that the link can sustain; times in s."""
     return max(1, _ceil(transmission / compute))
 
 
 def theory(scenario: Scenario) -> dict[str, Any]:
     """Return all predictions for one scenario, as in `paceline theory --json`.
 
-    The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
-    time has no expectation, or nothing takes time. All are None or empty where `selected` is None.
+    The bound's columns are empty or None unless the objective is "bound"; all columns are, if
+    `selected` returns None. Raises InputError if a time has no expectation, or all are zero.
     """
     world = selected(scenario)
     if world is None:
@@ -267,11 +267,11 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     if not 0 < step(1) < math.inf:
         raise InputError(
             f"{scenario.file}: theory: the expected time of one synchronous step is {step(1):g} s; "
-            "give computing or communicating a time that is above zero and has a mean "
+            "give computing or communication a time above zero that has a mean "
             "(a pareto distribution has one for alpha above 1)"
         )
     means = [sum(law.expectation for law in laws) for laws in workers]
-    alone = len(means) / world.team.ideal_rate  # a step, if no worker waited
+    alone = len(means) / world.team.ideal_rate  # seconds per step without waiting
     bound = _bound(scenario, len(workers))
     bucketed = _in_buckets(scenario)
     return {
@@ -300,9 +300,9 @@ def theory(scenario: Scenario) -> dict[str, Any]:
 
 
 def selected(scenario: Scenario) -> Scenario | None:
-    """Return the scenario with a round's clients as workers; None if they differ.
+    """Return the scenario with a round's clients as its workers; None if clients differ.
 
-    Without sampling, return the scenario itself. None also where a round waits for the first
+    Without sampling, return the scenario itself. None also if a round waits for the first
     reports, a deadline or a server.
     """
     cluster, network = scenario.cluster, scenario.network
@@ -318,7 +318,7 @@ def selected(scenario: Scenario) -> Scenario | None:
 def steps_of(scenario: Scenario) -> Callable[[int], float]:
     """Return Theorem 1's seconds per step of a scenario as a function of the period.
 
-    Averages over TCP also take slow start's time, after links that were idle for a period.
+    Averages over TCP include slow start after links were idle for a period.
     """
     workers, cost = _laws(scenario), mean_cost(scenario)
     whole = cost.transmission + cost.latency
@@ -335,13 +335,13 @@ def steps_of(scenario: Scenario) -> Callable[[int], float]:
 
 
 def bound_of(scenario: Scenario) -> ErrorBound | None:
-    """Return Theorem 2's bound of a scenario; None unless it is the objective."""
+    """Return the scenario's bound by Theorem 2; None unless that is the objective."""
     world = selected(scenario)
     return _bound(scenario, world.cluster.workers) if world else None
 
 
 def _laws(scenario: Scenario) -> list[list[Distribution]]:
-    """Return for each worker the laws whose sum is a step's time, overhead included."""
+    """Return each worker's laws, whose sum is a step's time including overhead."""
     laws, added = scenario.team.expected_laws, scenario.costs.step
     return [[*worker, added] for worker in laws] if added.expectation else laws
 
@@ -426,7 +426,7 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
 
 
 def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
-    """Return pairs (whether it applies here, note) of theory's simplifications."""
+    """Return the simplifications of theory: pairs (whether it applies, note)."""
     cluster, network = scenario.cluster, scenario.network
     parts: list[Cluster | Group] = [cluster, *cluster.group]
     varies = any(part.bursts or part.profile for part in parts)
@@ -435,13 +435,16 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
     shared = any(traffic.flows for traffic in network.background)
     replayed = any(isinstance(part.compute, ReplayedTimes) for part in parts)
     devices = any(device.shared_by > 1 for device in cluster.described)
-    clients = f"steps are those of the {cluster.participants} clients of a round"
+    clients = f"steps count only the {cluster.participants} clients of a round"
     return [
-        (varies, "profiles and bursts count by their mean speed: Theorem 1 has independent times"),
-        (absent, "failures and absences are left out: Theorem 1 has independent times"),
+        (
+            varies,
+            "profiles and bursts count by their mean speed: Theorem 1 needs independent times",
+        ),
+        (absent, "failures and absences are ignored: Theorem 1 needs independent times"),
         (cluster.sampling, clients),
-        (changes, "the network counts as at the start: later changes are left out"),
-        (shared, "flows of background traffic are left out"),
-        (replayed, "the times of a trace count as picked at random: Theorem 1 ignores their order"),
-        (devices, "workers that share a device count as if all of them always computed"),
+        (changes, "the network stays as at the start: later changes are ignored"),
+        (shared, "flows of background traffic are ignored"),
+        (replayed, "the times of a trace are drawn at random: Theorem 1 ignores their order"),
+        (devices, "workers that share a device are assumed to compute all the time"),
     ]

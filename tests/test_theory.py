@@ -502,7 +502,7 @@ def test_steps_of_sampled_clients_are_those_of_a_round():
     few = theory.theory(unlike(cluster=cluster))
     for key in ("sync_seconds_per_step", "periods", "tau_star"):
         assert few[key] == three[key]
-    assert "steps are those of the 3 clients of a round" in few["notes"]
+    assert "steps count only the 3 clients of a round" in few["notes"]
     for more in ({"sampling": {"clients": 3, "over": 2}}, {"group": [{"name": "a", "workers": 4}]}):
         predictions = theory.theory(unlike(cluster=cluster | more))
         assert (predictions["periods"], predictions["notes"]) == ([], [theory.UNKNOWN])

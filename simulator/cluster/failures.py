@@ -1,4 +1,4 @@
-"""Compute when nodes are down: crashes given in the scenario, and random ones."""
+"""Compute when nodes are down, by scheduled and by random crashes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -11,16 +11,16 @@ from ..scenario.cluster import Failures
 from ..scenario.scenario import Scenario
 
 NEVER = (inf, inf)
-PATIENCE = 1_000  # interruptions by crashes after which an action counts as never done
+PATIENCE = 1_000  # after this many crashes in a row, an action counts as never finished
 Down = tuple[float, float]
 """Interval from a crash until the node resumes (seconds); `NEVER`: no crash."""
-Beside = Callable[[int, Iterator[Down]], Iterator[Down]]
+Extend = Callable[[int, Iterator[Down]], Iterator[Down]]
 
 
 class Calendar:
-    """The intervals in which one node is down: disjoint, in order, made on demand.
+    """The intervals in which one node is down: disjoint, in order, computed on demand.
 
-    A crash during a repair or a reload begins the repair anew.
+    A crash during a repair or a reload restarts the repair.
     """
 
     def __init__(self, crashes: Iterator[Down]) -> None:
@@ -28,19 +28,19 @@ class Calendar:
         self._ahead = next(crashes, NEVER)
         self._downs: list[Down] = []
         self._ends: list[float] = []
-        self._found, self._holds = NEVER, (inf, inf)  # the last answer, and its validity (s)
+        self._latest, self._holds = NEVER, (inf, inf)  # the last answer, and its times (s)
 
     def next(self, time: float) -> Down:
         """Return the first interval that ends after `time` (s), even if it began before."""
         since, until = self._holds
         if since <= time < until or time == inf:
-            return self._found if time < inf else NEVER
+            return self._latest if time < inf else NEVER
         while not self._ends or self._ends[-1] <= time:
             self._append()
         index = bisect_right(self._ends, time)
         self._holds = self._ends[index - 1] if index else -inf, self._ends[index]
-        self._found = self._downs[index]
-        return self._found
+        self._latest = self._downs[index]
+        return self._latest
 
     def during(self, start: float, end: float) -> list[Down]:
         """Return the parts of [start, end] (s) in which the node is down."""
@@ -106,11 +106,11 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
         yield crash, time
 
 
-def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> list[Calendar]:
-    """Make one calendar per node by rank, the server's last, for every algorithm.
+def calendars(scenario: Scenario, seed: int, extend: Extend | None = None) -> list[Calendar]:
+    """Return a calendar for each worker, in rank order, and one for the server at the end.
 
     A node is down until it is repaired and has reloaded its state (`Recovery.restarting`).
-    `beside`: a function that adds a worker's absences to its crashes.
+    `extend`: a function that adds a worker's absences to its crashes.
     """
     cluster, reload = scenario.cluster, scenario.recovery.restarting
     result = []
@@ -122,5 +122,5 @@ def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> li
         )
         random = iter(()) if failures is None else _random(failures, seed, rank)
         downs = ((crash, back + reload) for crash, back in merge(scheduled, random))
-        result.append(Calendar(beside(rank, downs) if beside and rank < cluster.workers else downs))
+        result.append(Calendar(extend(rank, downs) if extend and rank < cluster.workers else downs))
     return result

@@ -1,8 +1,8 @@
-"""Compute when workers are members: by a law, a calendar of the day, or a trace.
+"""Compute when workers are members: by a law, by times of day, or by a trace.
 
-A worker that joins gets the model as a message from the server or another worker. Workers that join
-at the same time share the sender's link equally (`Members`). A worker is absent until it has the
-model; if it leaves before, the transfer begins anew on its return.
+A worker that joins receives the model as a message from the server or another worker. Workers that
+join at the same time share the sender's link equally (`Members`). A worker is absent until it has
+the model; if it leaves earlier, the transfer restarts on its return.
 """
 
 from bisect import bisect_right
@@ -22,14 +22,14 @@ from ..scenario.scenario import Scenario
 from .failures import Calendar, Down, merged, united
 
 Transfer = Callable[[int], tuple[float, float]]
-"""Map a joining rank to the seconds that the model occupies the link, and the latency (s)."""
+"""A function from a joining rank to the model's transmission time and latency (s)."""
 OUT = ("down", "absent", "communicate", "wait", "unselected")
-"""Activities of a worker in an outage, after which it gets the model and waits for the others."""
-TRIES = 200  # failed attempts to join, in a row, after which a worker is gone for good
+"""What a worker does during an outage before it downloads the model and waits for the others."""
+TRIES = 200  # a worker that fails to join this often in a row has left for good
 
 
 class Absence(NamedTuple):
-    """A worker's absence: when it left, was back, had restarted, and had the model (seconds)."""
+    """One absence: when the worker left, returned, had restarted, and had the model (seconds)."""
 
     left: float
     back: float
@@ -38,11 +38,11 @@ class Absence(NamedTuple):
 
 
 Agenda = list[tuple[float, int, Absence, float]]
-"""A heap of transfers: time, rank, absence, and seconds from that time until the model is there."""
+"""A heap of transfers: time, rank, absence, and the seconds from then to the model's arrival."""
 
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
-    """Yield the spans in which a worker is absent, in order, without the time to join."""
+    """Yield the spans in which a worker is absent, in order, excluding the time to join."""
     both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
     return united(merge(*both))
 
@@ -69,7 +69,7 @@ def _by_law(spec: Membership, seed: int, rank: int) -> Iterator[Down]:
 
 
 def _outside(spec: Membership, rank: int) -> Iterator[Down]:
-    """Yield the spans in which the hours of a day, or a trace, keep a worker absent."""
+    """Yield the spans in which times of day or a trace keep a worker absent."""
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
         daily = hours(spec.windows)
@@ -86,7 +86,7 @@ def _outside(spec: Membership, rank: int) -> Iterator[Down]:
 
 
 def hours(windows: Iterable[Down]) -> list[Down]:
-    """Return the union of times of day, which may pass midnight, in order (s)."""
+    """Return the union of times of day (s), in order; a window may cross midnight."""
     parts = (part for a, b in windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))
     return merged((a, b) for a, b in parts if a < b)
 
@@ -104,32 +104,32 @@ def all_day(cluster: Cluster) -> bool:
 
 
 def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Return times of day (s), and the share of working hours over by each."""
+    """Return times of day (s), and the share of the working hours that each has behind it."""
     edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
-    spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # never still
+    spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # strictly rising
     done = np.append(0.0, spans.cumsum())
     return edges, done / done[-1]
 
 
 def working(cluster: Cluster) -> Callable[[float], float]:
-    """Return a function from a time (s) to the days of working hours up to it."""
+    """Return a function from a time (s) to the days of working hours before it."""
     day = _day(cluster)
     return lambda time: time // DAY + float(np.interp(time % DAY, *day))
 
 
 def worked(cluster: Cluster, time: float) -> float:
-    """Return the days of working hours up to a time (s), such as nights of phones."""
+    """Return the days of working hours before a time (s), such as nights for phones."""
     return working(cluster)(time)
 
 
 def working_seconds(cluster: Cluster, time: float) -> float:
-    """Return the seconds of working hours up to a time (s)."""
+    """Return the seconds of working hours before a time (s)."""
     there = sum(end - start for start, end in working_hours(cluster))
     return time if there == DAY else there * worked(cluster, time)
 
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
-    """Turn factors of the work done by `time` (s) into factors of its duration."""
+    """Convert factors of the work done by `time` (s) to factors of the duration."""
     if all_day(cluster) or not 0 < time < inf:
         return factors
     days, part = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
@@ -139,11 +139,11 @@ def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
 
 
 class Members:
-    """Absences of the workers of one run, made on demand, in order of return.
+    """Absences of the workers of one run, computed on demand, in order of return.
 
     Joining workers share the sender's link equally (processor sharing): n transfers take n times as
-    long. A worker that leaves cancels its transfer, so that it has at most one. `pay`: whether
-    workers get the model when they join; without a `transfer` they get it when selected.
+    long. A worker that leaves cancels its transfer, so it has at most one. `pay`: whether workers
+    download the model when they join; without a `transfer` they do so when selected.
     """
 
     def __init__(self, scenario: Scenario, seed: int, transfer: Transfer | None) -> None:
@@ -152,17 +152,17 @@ class Members:
         specs: list[Membership | None] = scenario.cluster.of_workers("membership")
         self.notice = [0.0 if spec is None else spec.notice for spec in specs]
         self._coming = [_absences(spec, seed, rank) for rank, spec in enumerate(specs)]
-        self._next: list[tuple[float, int, float]] = []  # back, rank, left
-        self._gone = [inf] * len(specs)  # when each worker leaves for good (s)
-        self.hurried = set[int]()  # workers that never stayed until they had the model
-        self._known: list[list[Absence]] = [[] for _ in specs]
-        self._pending = [0] * len(specs)  # by worker: absences that are not yet in `_known`
+        self._next: list[tuple[float, int, float]] = []  # return, rank, departure
+        self._departed = [inf] * len(specs)  # when each worker leaves for good (s)
+        self.hurried = set[int]()  # workers that never stayed long enough to receive the model
+        self._absences: list[list[Absence]] = [[] for _ in specs]
+        self._pending = [0] * len(specs)  # by worker: absences that `_absences` does not hold yet
         self._tries = [0] * len(specs)  # by worker: failed attempts to join, in a row
-        self._joining: dict[int, Absence] = {}  # by rank, joined as late as its next leave
+        self._joining: dict[int, Absence] = {}  # by rank: joins when it leaves again
         self._needs: dict[int, tuple[float, float]] = {}  # by rank: its end in `_ends`, seconds
-        self._sent = deque[tuple[float, int, float]]()  # ends of transfers: s, rank, share done
-        self._ends: Agenda = []  # by the seconds of link time that each transfer then has
-        self._cuts: Agenda = []  # the same transfers, by the time (s) at which the worker leaves
+        self._sent = deque[tuple[float, int, float]]()  # transfers' ends (s), ranks, shares
+        self._ends: Agenda = []  # by the link time (s) at which each transfer is complete
+        self._cuts: Agenda = []  # the same transfers, by the worker's departure (s)
         self._clock = self._served = 0.0  # `_served`: link time of each transfer (s)
         for rank in range(len(specs)):
             self._announce(rank)
@@ -174,18 +174,18 @@ class Members:
         return rank < len(self.calendars) and self.calendars[rank].next(time)[0] <= time
 
     def returns(self, rank: int, time: float) -> float:
-        """Return the end (s) of a worker's current or announced absence."""
+        """Return when (s) a worker's current or announced absence ends."""
         return self.calendars[rank].next(time)[1]
 
     def leaves(self, rank: int, time: float) -> bool:
-        """Return whether a worker is absent at a time (s), or has notice to leave."""
-        return self.told(rank, time) <= time
+        """Return whether a worker is absent at a time (s), or has been told to leave."""
+        return self.notice(rank, time) <= time
 
-    def told(self, rank: int, time: float) -> float:
-        """Return when (s) a worker has notice of its current or next absence."""
+    def notice(self, rank: int, time: float) -> float:
+        """Return when (s) a worker is told of its current or next absence."""
         return self.calendars[rank].next(time)[0] - self.notice[rank]
 
-    def beside(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
+    def down(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
         """Yield the spans in which a worker is absent, or crashed while it is a member."""
         return merge(self._while_member(rank, crashes), ((a.left, a.joined) for a in self.of(rank)))
 
@@ -193,14 +193,14 @@ class Members:
         away = self.calendars[rank]
         for crash, back in crashes:
             left, joined = away.next(crash)
-            if left > crash:  # it joins repaired; a gap keeps both spans apart in a `Calendar`
+            if left > crash:  # the worker joins repaired; a gap keeps both spans apart
                 yield crash, min(back, nextafter(left, 0.0))
-            elif joined == inf:  # it is gone for good
+            elif joined == inf:  # the worker has left for good
                 return
 
     def of(self, rank: int, after: float = 0.0) -> Iterator[Absence]:
         """Yield a worker's absences that end after a time (s), in order."""
-        absences = self._known[rank]
+        absences = self._absences[rank]
         for index in count(bisect_right(absences, after, key=lambda span: span.joined)):
             while len(absences) <= index and self._pending[rank]:
                 self._advance()
@@ -208,21 +208,21 @@ class Members:
                 break
             if absences[index].joined > after:
                 yield absences[index]
-        if self._gone[rank] < inf:
-            yield Absence(self._gone[rank], inf, inf, inf)
+        if self._departed[rank] < inf:
+            yield Absence(self._departed[rank], inf, inf, inf)
 
     def _announce(self, rank: int) -> float:
-        """Schedule a worker's next absence; return its begin (s)."""
+        """Schedule a worker's next absence; return its start (s)."""
         left, back = next(self._coming[rank], (inf, inf))
         if back < inf:
             heappush(self._next, (back, rank, left))
             self._pending[rank] += 1
         else:
-            self._gone[rank] = left
+            self._departed[rank] = left
         return left
 
     def _advance(self) -> None:
-        """Advance to the next request for the model, or else to the last transfer's end."""
+        """Advance to the next request for the model, or to the end of the last transfer."""
         until = self._next[0][0] + self._restart if self._next else inf
         while self._joining:
             served, leaves = self._first(self._ends), self._first(self._cuts)
@@ -243,7 +243,7 @@ class Members:
         self._pass(until)
         back, rank, left = heappop(self._next)
         if self._tries[rank] == TRIES:
-            self._gone[rank], self._pending[rank] = left, 0
+            self._departed[rank], self._pending[rank] = left, 0
             self.hurried.add(rank)
             return
         leaves = self._announce(rank)
@@ -258,19 +258,19 @@ class Members:
         heappush(self._cuts, (leaves, rank, absence, inf))
 
     def _know(self, rank: int, absence: Absence, joined: float) -> None:
-        """Record when a worker has the model, or that it leaves before."""
+        """Record when a worker has the model, or that it leaves first."""
         self._tries[rank] = self._tries[rank] + 1 if joined >= absence.joined else 0
-        self._known[rank].append(absence._replace(joined=min(joined, absence.joined)))
+        self._absences[rank].append(absence._replace(joined=min(joined, absence.joined)))
         self._pending[rank] -= 1
 
     def _first(self, agenda: Agenda) -> float:
-        """Return the first time in an agenda, of the transfers still under way."""
+        """Return the earliest time on an agenda among transfers still under way."""
         while self._joining.get(agenda[0][1]) is not agenda[0][2]:
             heappop(agenda)
         return agenda[0][0]
 
     def _pass(self, time: float) -> None:
-        """Let the transfers under way progress, each at an equal share of the link."""
+        """Advance all transfers under way; each has an equal share of the link."""
         if self._joining:
             self._served += (time - self._clock) / len(self._joining)
         else:
@@ -278,9 +278,9 @@ class Members:
         self._clock = time
 
     def sent(self, until: float) -> Iterator[tuple[int, float]]:
-        """Yield rank and share of transfers that ended since the last call, up to a time.
+        """Yield the rank and the share sent of each transfer that ended since the last call.
 
-        The share of the model that was sent is below 1 if the worker left before the end.
+        The share is below 1 if the worker left before the transfer's end.
         """
         while self._clock <= until and (self._next or self._joining):
             self._advance()
@@ -289,7 +289,7 @@ class Members:
             yield rank, share
 
     def away(self, start: float, end: float) -> np.ndarray:
-        """Return each worker's seconds away in a span, shape (workers,)."""
+        """Return each worker's seconds of absence in a span, shape (workers,)."""
         return np.array(
             [
                 sum(
@@ -301,7 +301,7 @@ class Members:
         )
 
     def deserted(self, end: float) -> float:
-        """Return the seconds before `end` in which every worker was absent."""
+        """Return the seconds before `end` in which no worker was present."""
         spans = [span for calendar in self.calendars for span in calendar.during(0.0, end)]
         times = np.array(spans).reshape(-1, 2)
         edges, order = times.ravel(), np.argsort(times.ravel(), kind="stable")

@@ -1,4 +1,4 @@
-"""Prices of a scenario's nodes, by the second that they run."""
+"""Compute the price of a scenario's nodes per second."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def worker_devices(scenario: Scenario) -> np.ndarray:
 
 
 def worker_prices(scenario: Scenario) -> np.ndarray:
-    """Return each worker's price of a second, its group's or else the scenario's."""
+    """Return each worker's price per second: its group's, or else the scenario's."""
     cost, devices = scenario.cost, worker_devices(scenario)
     hours: np.ndarray = (cost.node_hour or 0.0) + devices * (cost.device_hour or 0.0)
     first = 0
@@ -36,7 +36,7 @@ def worker_prices(scenario: Scenario) -> np.ndarray:
 
 
 def least_per_second(scenario: Scenario) -> float:
-    """Return a lower bound on the price of a second; absent workers cost nothing."""
+    """Return a lower bound on the price per second; absent workers cost nothing."""
     if not scenario.cluster.elastic:
         return price_per_second(scenario, served=False)
     stays = [worker is None for worker in scenario.cluster.of_workers("membership")]
@@ -44,7 +44,7 @@ def least_per_second(scenario: Scenario) -> float:
 
 
 def price_per_second(scenario: Scenario, *, served: bool) -> float:
-    """Return the price of a second of all nodes; `served`: including a server."""
+    """Return the price per second of all nodes; `served`: including a server."""
     nodes, cost = scenario.cluster.workers + served, scenario.cost
     if any(getattr(group, key) is not None for group in scenario.cluster.group for key in HOURLY):
         server = served * (cost.node_hour or 0.0) / SECONDS_PER_HOUR

@@ -1,7 +1,7 @@
-"""The speed of each worker over time: a given profile, and bursts of slowness (stragglers).
+"""Compute the speed of each worker over time, by its profile and bursts of slowness (stragglers).
 
-A step is an amount of work, in seconds at full speed. Its duration follows from the speed in that
-time: a burst stretches the steps, or parts of steps, that it overlaps.
+A step is an amount of work, in seconds at full speed. Its duration depends on the speed while it
+runs: a burst stretches the steps, or parts of steps, that it overlaps.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from . import workers
 
 
 class Speed:
-    """The speed of one worker over time, made on demand.
+    """The speed of one worker over time, computed on demand.
 
     `segments`: (start in seconds, speed from then on), from time 0 on. The last speed stays; if it
     is zero, work never ends.
@@ -35,7 +35,7 @@ class Speed:
         self._extend()
 
     def after(self, start: float, work: float) -> float:
-        """Return when work from `start` (s) on ends that takes `work` s at full speed."""
+        """Return the end (s) of work from `start` that takes `work` s at full speed."""
         if work == 0:
             return start
         place = self._place(start)
@@ -68,7 +68,7 @@ class Speed:
 def speeds(scenario: Scenario, seed: int) -> list[Speed | None]:
     """Return each worker's speed over time; None for a constant speed.
 
-    Keyed by (seed, worker): the same under every algorithm.
+    Random streams are keyed by (seed, worker), so speeds are the same under every algorithm.
     """
     return [
         Speed(_segments(worker, seed, rank)) if worker.varies else None
@@ -86,7 +86,7 @@ def _segments(worker: Worker, seed: int, rank: int) -> Iterator[Segment]:
 
 
 def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
-    """Yield the product of functions of time, each given by its segments in order."""
+    """Yield the segments of a product of step functions, each given by ordered segments."""
 
     def numbered(index: int, segments: Iterable[Segment]) -> Iterator[tuple[float, int, float]]:
         for start, value in segments:
@@ -99,10 +99,10 @@ def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
 
 
 def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
-    """Yield one worker's bursts as segments of speed: 1/factor, and 1 between them.
+    """Yield one worker's speed as segments: 1/factor in bursts, and 1 between them.
 
-    A two-state Markov process in time (Gilbert 1960), begun in its stationary law. Bursts and
-    pauses are exponential, and so is the rest of the first one.
+    The process is a two-state Markov chain (Gilbert 1960) that starts in its stationary law.
+    Bursts and pauses are exponential, including the remainder of the first.
     """
     rng = generator(seed, Purpose.BURST, rank)
     on, time = bool(rng.random() < bursts.on / (bursts.on + bursts.off)), 0.0
@@ -112,10 +112,10 @@ def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
         on = not on
 
 
-def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: float) -> Any:
-    """Return the end (s) of `work` seconds of computing from `start` on.
+def slowed_end(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: float) -> Any:
+    """Return the end (s) of `work` seconds of computing that begin at `start`.
 
-    Computing takes `times` as long during `flights`: pairs (begin, end), in order of begins.
+    Computing takes `times` as long during `flights`: pairs (start, end), in order of starts.
     """
     now, remaining = start, work
     for begins, done in flights:
@@ -129,17 +129,17 @@ def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: flo
 
 
 def stretched(node: Any, durations: Iterator[float], speed: Speed) -> Iterator[float]:
-    """Yield durations (s) of steps from `node.now` on, given those at full speed."""
+    """Yield the durations (s) of a node's next steps, given those at full speed."""
     for work in durations:
         start = node.now
         yield speed.after(start, work) - start
 
 
 def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Any]) -> list[Iterator[float]]:
-    """Return an iterator over each worker's step durations (s), by `nodes`' clocks."""
+    """Return an iterator over each worker's step durations (s); `nodes` have the clocks."""
     worker_speeds = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)
-    work = workers.compute_times(scenario.nominal, seed)  # overheads are not slowed
+    work = workers.compute_times(scenario.nominal, seed)  # speeds do not apply to overheads
     added = workers.overheads(scenario, seed)
     return [
         steady[rank]

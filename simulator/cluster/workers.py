@@ -1,4 +1,4 @@
-"""The compute times that a scenario's workers draw, and which of them get the extra delay."""
+"""Draw the workers' compute times, and choose the workers with the extra delay."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +26,7 @@ def stragglers(scenario: Scenario, seed: int) -> set[int]:
 
 
 class Stream:
-    """The compute times (seconds) of one worker with one seed, in order, at its full speed.
+    """The compute times (seconds) of one worker with one seed, in order, at full speed.
 
     Drawing them in blocks of any size gives the same numbers.
     """
@@ -73,7 +73,7 @@ def streams(scenario: Scenario, seed: int) -> list[Stream]:
 
 
 def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Return an iterator over each worker's step durations (s), those of `streams`."""
+    """Return an iterator over each worker's step durations (s), drawn from `streams`."""
     return [
         blocks(stream.draw) if stream.constant is None else repeat(stream.constant)
         for stream in streams(scenario, seed)
@@ -81,7 +81,7 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
 
 
 def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Return an iterator over each worker's overheads per step (s), as in `streams`."""
+    """Return an iterator over each worker's overheads per step (s), equal to those in `streams`."""
     law = scenario.costs.step
     return [
         blocks(partial(law.sample, generator(seed, Purpose.OVERHEAD, rank)))

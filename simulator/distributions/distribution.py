@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 def _require_dist(schema: dict[str, Any]) -> None:
-    """Require the tag in scenario files, though Python users may omit it."""
+    """Require the key `dist` in scenario files; Python users may omit it."""
     schema["required"] = ["dist", *schema.get("required", [])]
 
 
@@ -31,8 +31,8 @@ class Distribution(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_require_dist)
 
     _bends: ClassVar[tuple[str, ...]] = ()  # parameters at which the CDF jumps or bends
-    _least: ClassVar[str] = ""  # the parameter that is the least time, if there is one
-    _widest: ClassVar[str] = ""  # the parameter that sets how far times spread beyond it
+    _least: ClassVar[str] = ""  # the parameter for the least time, if any
+    _widest: ClassVar[str] = ""  # the parameter for the spread beyond it
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return self.from_uniform(rng.random(n))
@@ -54,12 +54,12 @@ class Distribution(BaseModel, ABC):
 
     @property
     def expectation(self) -> float:
-        """Mean (seconds); inf where it does not exist."""
+        """Mean (seconds); inf if it does not exist."""
         return self._moments()[0]
 
     @property
     def variance(self) -> float:
-        """Variance (seconds squared); inf where it does not exist."""
+        """Variance (seconds squared); inf if it does not exist."""
         return self._moments()[1]
 
     @property
@@ -73,7 +73,7 @@ class Distribution(BaseModel, ABC):
         return tuple(getattr(self, key) for key in self._bends)
 
     def sf(self, t: ArrayLike) -> Array:
-        """Return P(more than `t` seconds), accurate far in the tail; shape of `t`."""
+        """Return P(more than `t` seconds), accurate far in the tail; same shape as `t`."""
         t = np.asarray(t, dtype=float)
         return np.where(t < 0, 1.0, self._sf(np.maximum(t, 0.0)))
 
@@ -127,7 +127,7 @@ class Distribution(BaseModel, ABC):
         return {self._widest: least + (getattr(self, self._widest) - least) * by}
 
     def from_uniform(self, u: Array) -> Array:
-        """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
+        """Convert numbers uniform on (0, 1), shape (n,), to draws (seconds), shape (n,)."""
         return self._quantile(u)
 
 

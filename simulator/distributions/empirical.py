@@ -1,4 +1,4 @@
-"""Laws of the times in a file (seconds): drawn at random, or replayed in their order."""
+"""Laws of the times in a file (seconds): drawn at random, or replayed in order."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def _path(file: str, info: ValidationInfo) -> Path:
 
 
 class Samples(Distribution):
-    """Times of a file, all equally likely.
+    """Times from a file, all equally likely.
 
     `file` is relative to the scenario's folder (validation context "folder").
     """
@@ -47,7 +47,7 @@ class Samples(Distribution):
 
     def _quantile(self, q: Array) -> Array:
         n = len(self._samples)
-        rank = np.ceil(q * n * (1 - 1e-12))  # k/n must give the k-th despite rounding
+        rank = np.ceil(q * n * (1 - 1e-12))  # k/n must give the k-th time despite rounding
         times: Array = self._times[np.maximum(rank.astype(int), 1) - 1]
         return times
 
@@ -58,7 +58,7 @@ class Samples(Distribution):
 
 
 class Empirical(Samples):
-    """One of the times in a file, all equally likely: one per line, in seconds or with units.
+    """Times from a file, all equally likely; the file has one per line, in seconds or with units.
 
     `file` is relative to the scenario's folder (validation context "folder").
     """
@@ -79,16 +79,16 @@ class Empirical(Samples):
 
 
 class ReplayedTimes(Samples):
-    """The times in a file, one after the other: the k-th step takes the k-th one, and the file
-    begins anew at its end. Of several columns, worker r replays column r mod columns.
+    """Times from a file in order: step k takes the k-th time, and the file repeats at its end. If
+    it has several columns, worker r replays column r mod columns.
 
-    As a law, it is that of a time picked at random. `file` is relative to the scenario's folder
-    (validation context "folder").
+    Its moments and quantiles are those of a time picked at random. `file` is relative to the
+    scenario's folder (validation context "folder").
     """
 
     dist: Literal["trace"] = "trace"
     offset: Literal["none", "random"] = Field(
-        default="none", description="where workers begin: with the first time, or anywhere"
+        default="none", description="where workers begin: at the first time, or at a random one"
     )
     _columns: tuple[Floats, ...] = PrivateAttr(default=())
 
@@ -104,19 +104,19 @@ class ReplayedTimes(Samples):
         self._columns = tuple(times)
         self._samples = array("d", sorted(chain.from_iterable(times)))
 
-    def _other(self, times: Sequence[Floats]) -> Self:
+    def _replaced(self, times: Sequence[Floats]) -> Self:
         law = self.model_copy()
         law._set(times)
         return law
 
     @property
     def by_column(self) -> tuple[Self, ...]:
-        """The columns, each as a separate trace."""
-        return tuple(self._other([column]) for column in self._columns)
+        """Every column as a separate trace."""
+        return tuple(self._replaced([column]) for column in self._columns)
 
     def scaled(self, by: float) -> Self:
         """Return the trace of times that are `by` times as long."""
-        return self._other(
+        return self._replaced(
             [array("d", (np.frombuffer(column) * by).tobytes()) for column in self._columns]
         )
 

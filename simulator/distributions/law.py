@@ -1,4 +1,4 @@
-"""`Law`: the distribution of a random time (seconds), as a scenario file names it.
+"""Define `Law`: the distribution of a random time (seconds) in a scenario file.
 
 Laws are parametric families, the times in a file, and mixtures of both. To add a family, write its
 class and add it to `FAMILIES`.
@@ -66,7 +66,7 @@ else:
 
 
 class Component(BaseModel):
-    """One part of a mixture: a distribution's table with a `weight` beside its own keys."""
+    """One part of a mixture: a distribution's table with an additional key `weight`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,7 +109,7 @@ class Mixture(Distribution):
         return shares
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        # always two uniform numbers per draw, so that the block size changes nothing
+        # two uniform numbers per draw, so that the block size changes nothing
         choice, rest = rng.random((n, 2)).T
         rest = rest + 2.0**-55  # inside (0, 1)
         chosen = np.searchsorted(np.cumsum(self._weights)[:-1], choice, side="right")
@@ -153,7 +153,7 @@ class Mixture(Distribution):
 
 
 class _Shorthand:
-    """Reader of a bare quantity, "300 ms", as a constant; a table must name its distribution."""
+    """Validator that reads a bare quantity ("300 ms") as a constant; a table must name its law."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -172,10 +172,12 @@ class _Shorthand:
         if isinstance(value, str | int | float):
             return {"dist": "constant", "value": value}
         if isinstance(value, dict) and "dist" not in value:
-            raise ValueError('the table names no distribution; add dist = "exponential", say')
+            raise ValueError(
+                'the table names no distribution; add one, such as dist = "exponential"'
+            )
         return value
 
 
 Law = Annotated[Simple | Mixture, Field(discriminator="dist"), _Shorthand()]
 ComputeLaw = Annotated[Simple | Mixture | ReplayedTimes, Field(discriminator="dist"), _Shorthand()]
-"""The time of one gradient: a law, or a trace, whose order matters."""
+"""The time of one gradient: a law, or a trace (whose order matters)."""

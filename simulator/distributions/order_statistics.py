@@ -1,8 +1,8 @@
 """Compute expected maxima over workers of the mean of `tau` random times, by quadrature.
 
-E[max] is the integral of 1 - prod F_i, where F_i is the CDF of worker i's sum of `tau` times. Where
-the family is closed under sums (constants, exponentials, gammas) F_i is exact. Elsewhere the law of
-one time is put on a lattice that keeps its mean, and convolved `tau` times by FFT; beyond the
+E[max] is the integral of 1 - prod F_i, where F_i is the CDF of worker i's sum of `tau` times. It is
+exact for families that are closed under sums (constants, exponentials, gammas). Other laws are
+discretised on a lattice that preserves their mean, and convolved `tau` times by FFT. Beyond the
 lattice a sum is large because one of its terms is: P(S > x) ~ tau P(Y > x - (tau - 1) E[Y])
 (Embrechts, Klüppelberg and Mikosch, Modelling Extremal Events, section 1.3).
 """
@@ -27,24 +27,24 @@ STRETCH: Array = np.power(1.5, np.arange(400.0))
 def expected_max(workers: Sequence[Sequence[Distribution]], tau: int = 1) -> float:
     """Return E[max over workers of the mean of `tau` compute times], in seconds.
 
-    `workers` holds, for each worker, the laws whose independent sum is one compute time. This is
-    E[Y_m:m] (tau = 1) and E[Ybar_m:m] of AdaComm (Wang and Joshi, 2018), Theorem 1. Exact to
-    rounding where the sums are closed, else with a relative error below 1e-4; inf if a time has no
-    expectation. Raises ValueError without workers or with tau below 1.
+    `workers`: the laws of each worker, whose independent sum is one compute time. The result is
+    E[Y_m:m] (tau = 1) or E[Ybar_m:m] of AdaComm (Wang and Joshi, 2018), Theorem 1: exact to
+    rounding if the sums are closed, else with a relative error below 1e-4; inf if a time has no
+    expectation. Raises ValueError without workers or for tau below 1.
     """
     if not workers or tau < 1:
-        raise ValueError("the expected maximum needs a worker and tau >= 1")
+        raise ValueError("the expected maximum needs at least one worker and tau >= 1")
     groups = Counter(tuple(worker) for worker in workers)
     if not all(math.isfinite(law.expectation) for worker in groups for law in worker):
         return math.inf
     sums = [_sum(worker, tau, copies) for worker, copies in groups.items()]
-    solve = _by_quadrature if all(one.closed for one in sums) else _on_lattice
+    solve = _by_quadrature if all(total.closed for total in sums) else _on_lattice
     return solve(sums) / tau
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of `fixed` seconds plus independent draws (law, count), on `copies` workers."""
+    """The law of `fixed` seconds plus independent draws (law, count), for `copies` workers."""
 
     fixed: float
     terms: tuple[tuple[Distribution, int], ...]
@@ -59,7 +59,7 @@ class _Sum:
         return self.fixed + sum(times * law.expectation for law, times in self.terms)
 
     def sf(self, t: Array) -> Array:
-        """Return P(sum > t), exact if closed, else that of one large draw."""
+        """Return P(sum > t): exact if closed, else the probability of one large draw."""
         if not self.terms:
             return np.where(t < self.fixed, 1.0, 0.0)
         mean = self.mean
@@ -68,8 +68,8 @@ class _Sum:
 
     @property
     def reach(self) -> float:
-        """Time (s) at which the lattice may end: beyond it single large draws dominate."""
-        # ten means replace an infinite or huge deviation
+        """Time (s) beyond which single large draws dominate, so that the lattice may end."""
+        # in place of an infinite or huge deviation
         squares = [
             times * min(law.variance, (10 * law.expectation) ** 2) for law, times in self.terms
         ]
@@ -101,27 +101,27 @@ def _sum(worker: Sequence[Distribution], tau: int, copies: int) -> _Sum:
 
 def _by_quadrature(sums: Sequence[_Sum]) -> float:
     edges = [0.0]
-    for one in sums:
-        edges.append(one.fixed)
-        for law, _ in one.terms:
-            edges.extend(one.fixed + t for t in (*law.knots, *law.quantile(LADDER).tolist()))
+    for total in sums:
+        edges.append(total.fixed)
+        for law, _ in total.terms:
+            edges.extend(total.fixed + t for t in (*law.knots, *law.quantile(LADDER).tolist()))
     edges.extend((max(edges) * STRETCH).tolist())
     return _integral(sums, np.array(sorted(set(edges))))
 
 
 def _on_lattice(sums: Sequence[_Sum]) -> float:
-    start = min(one.fixed for one in sums)
-    reach = max(one.reach for one in sums) - start
+    start = min(total.fixed for total in sums)
+    reach = max(total.reach for total in sums) - start
     step = reach / LATTICE
     below = np.ones(LATTICE)
-    for one in sums:
-        below *= one.on_lattice(start, step) ** one.copies
+    for total in sums:
+        below *= total.on_lattice(start, step) ** total.copies
     body = step * float(np.sum(1.0 - below))
     return start + body + _integral(sums, start + reach * STRETCH)
 
 
 def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
-    """Transform the law on a lattice, each draw split between two neighbours."""
+    """Transform the law on a lattice; every draw is split between two neighbours."""
     lattice = step * np.arange(LATTICE + 1)
     knots = [knot for knot in law.knots if 0 < knot < lattice[-1]]
     edges = np.union1d(lattice, knots)
@@ -137,15 +137,15 @@ def _integral(sums: Sequence[_Sum], edges: Array) -> float:
 
     def sf(t: Array) -> Array:
         with np.errstate(divide="ignore"):
-            return -np.expm1(sum(one.copies * np.log1p(-one.sf(t)) for one in sums))
+            return -np.expm1(sum(total.copies * np.log1p(-total.sf(t)) for total in sums))
 
     edges = edges[: np.count_nonzero(sf(edges) > 0) + 1]
     half, middle = 0.5 * np.diff(edges), 0.5 * (edges[1:] + edges[:-1])
     panels = sf(middle[:, None] + half[:, None] * NODES) @ WEIGHTS
     last = edges[-1:]
-    here, further = sf(last).item(), sf(2 * last).item()
-    if not further:
+    at_last, at_double = sf(last).item(), sf(2 * last).item()
+    if not at_double:
         return float(half @ panels)
-    fall = math.log2(here / further)  # only a power law has mass that far out: this is its power
-    beyond = float(last[0]) * here / (fall - 1) if fall > 1 else math.inf
+    fall = math.log2(at_last / at_double)  # only a power law reaches that far: this is its power
+    beyond = float(last[0]) * at_last / (fall - 1) if fall > 1 else math.inf
     return float(half @ panels) + beyond

@@ -1,4 +1,4 @@
-"""Parametric families of random times (seconds), in closed form."""
+"""Define parametric families of random times (seconds) in closed form."""
 
 import math
 from typing import Annotated, ClassVar, Literal, Self
@@ -19,12 +19,12 @@ def _above_zero(value: float) -> float:
 
 Duration = Annotated[Seconds, AfterValidator(_above_zero)]
 Number = Annotated[float, Field(gt=0, le=1e30, strict=True, allow_inf_nan=False)]
-# below 0.1 draws and moments of power-like tails leave the range of a float
+# below 0.1, draws and moments of heavy tails overflow a float
 TailIndex = Annotated[float, Field(ge=0.1, le=1e30, strict=True, allow_inf_nan=False)]
-# below 0.01 nearly every draw is zero, and no run shows the mean
+# below 0.01, nearly every draw is zero, and no run shows the mean
 Stages = Annotated[float, Field(ge=0.01, le=1e30, strict=True, allow_inf_nan=False)]
 
-WIDEST = 1000  # times the mean: with a larger sd nearly every lognormal draw is next to zero
+WIDEST = 1000  # largest sd over mean: above it, nearly every lognormal draw is close to zero
 
 
 def _special(function: str, *values: ArrayLike) -> Array:
@@ -35,11 +35,11 @@ def _special(function: str, *values: ArrayLike) -> Array:
 
 
 class Constant(Distribution):
-    """Always the same time."""
+    """A constant time."""
 
     _bends: ClassVar = ("value",)
     dist: Literal["constant"] = "constant"
-    value: Seconds = Field(description="every one of the times")
+    value: Seconds = Field(description="the time")
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return np.full(n, self.value)
@@ -59,7 +59,7 @@ class Constant(Distribution):
 
 
 class Exponential(Distribution):
-    """Memoryless: often far below the mean, sometimes a few times above."""
+    """A memoryless time: often far below the mean, sometimes a few times above it."""
 
     _widest: ClassVar = "mean"
     dist: Literal["exponential"] = "exponential"
@@ -91,7 +91,7 @@ class ShiftedExponential(Distribution):
     _widest: ClassVar = "mean"
     dist: Literal["shifted-exponential"] = "shifted-exponential"
     shift: Seconds = Field(description="least time")
-    mean: Duration = Field(description="expected time, the shift included")
+    mean: Duration = Field(description="expected time, including the shift")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -124,7 +124,7 @@ class ShiftedExponential(Distribution):
 
 
 class Uniform(Distribution):
-    """Any time between two bounds, all equally likely."""
+    """A time between two bounds, all equally likely."""
 
     _bends: ClassVar = ("low", "high")
     _least: ClassVar = "low"
@@ -153,9 +153,9 @@ class Uniform(Distribution):
 
 
 class Normal(Distribution):
-    """A normal variable made non-negative: its absolute value (fold) or no less than 0 (clip).
+    """A normal variable made non-negative by its absolute value (fold), or clipped at 0 (clip).
 
-    `mean` and `sd` are those of the underlying normal variable.
+    `mean` and `sd` describe the normal variable before that.
     """
 
     _widest: ClassVar = "sd"
@@ -163,7 +163,7 @@ class Normal(Distribution):
     mean: Seconds = Field(description="of the normal variable")
     sd: Duration = Field(description="its standard deviation")
     negative: Literal["fold", "clip"] = Field(
-        default="fold", description="what becomes of a draw below zero: its size, or zero"
+        default="fold", description="replace a draw below zero by its size, or by zero"
     )
 
     def _repair(self, x: Array) -> Array:
@@ -200,7 +200,7 @@ class Normal(Distribution):
 
 
 class LogNormal(Distribution):
-    """A time whose logarithm is normal: a heavy tail. `mean` and `sd` are of the time itself."""
+    """A time with a normal logarithm: a heavy tail. `mean` and `sd` describe the time itself."""
 
     _widest: ClassVar = "sd"
     dist: Literal["lognormal"] = "lognormal"
@@ -208,10 +208,10 @@ class LogNormal(Distribution):
     sd: Duration = Field(description="standard deviation of the time itself")
 
     @model_validator(mode="after")
-    def _mean_is_seen(self) -> Self:
+    def _mean_is_observable(self) -> Self:
         if self.sd > WIDEST * self.mean:
             raise ValueError(
-                f"sd is above {WIDEST} times the mean, so that no run shows that mean; "
+                f"sd is above {WIDEST} times the mean, so no run would show that mean; "
                 "write a smaller sd"
             )
         return self
@@ -240,12 +240,12 @@ class LogNormal(Distribution):
 
 
 class Gamma(Distribution):
-    """The sum of `shape` exponential stages (any positive number of them)."""
+    """The sum of `shape` exponential stages; `shape` may be any positive number."""
 
     dist: Literal["gamma"] = "gamma"
     mean: Duration = Field(description="expected time")
     shape: Stages = Field(
-        description="number of exponential stages; 1 is exponential, more vary less"
+        description="number of exponential stages; 1 is exponential, more reduce the spread"
     )
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
@@ -274,8 +274,8 @@ class Weibull(Distribution):
 
     _widest: ClassVar = "scale"
     dist: Literal["weibull"] = "weibull"
-    scale: Duration = Field(description="63 % of the times are below")
-    shape: TailIndex = Field(description="below 1 a heavy tail; 1 is exponential")
+    scale: Duration = Field(description="time that 63 % of the draws stay below")
+    shape: TailIndex = Field(description="below 1: a heavy tail; 1: exponential")
 
     def _moments(self) -> tuple[float, float]:
         log_first = math.lgamma(1 + 1 / self.shape)

@@ -1,4 +1,4 @@
-"""Make random streams keyed by (seed, purpose, worker), never by the order of arrival.
+"""Make random streams keyed by (seed, purpose, worker), not by the order of arrival.
 
 The k-th number of a stream is the same under every algorithm and every engine: comparisons between
 algorithms are paired (common random numbers) and a rerun is bit-equal.
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """Purpose of a stream. Every published number depends on the values: never renumber."""
+    """Purpose of a stream. All published numbers depend on the values: never renumber."""
 
     COMPUTE = 0
     EXTRA = 1
@@ -55,5 +55,5 @@ def blocks(draw: Callable[[int], np.ndarray], size: int = 256) -> Iterator[float
     `draw(a)` followed by `draw(b)` must equal `draw(a + b)`, as with NumPy's generators, so that
     the block size changes nothing.
     """
-    # an array takes 8 bytes per number, so that the blocks of hundreds of workers fit the cache
+    # an array takes 8 bytes per number, so the blocks of hundreds of workers fit the cache
     return chain.from_iterable(array("d", draw(size).tobytes()) for _ in count())

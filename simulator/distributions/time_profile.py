@@ -1,6 +1,6 @@
-"""Time profiles: how a link's capacity or a worker's speed changes over time, as a factor.
+"""Define time profiles: the factor of a link's capacity or a worker's speed over time.
 
-A profile is piecewise constant, so that the durations of transfers and steps are exact.
+A profile is piecewise constant, so the durations of transfers and steps are exact.
 """
 
 from abc import ABC
@@ -31,15 +31,15 @@ Segment = tuple[float, float]
 
 
 class TimeProfile(BaseModel, ABC):
-    """A factor, 0 or more, that is constant between certain times.
+    """A factor, 0 or more, that is piecewise constant in time.
 
-    `period`: seconds after which it repeats; None if its last value stays.
+    `period`: seconds after which it repeats; None if its last value holds for ever.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     period: Duration | None = Field(
-        default=None, description="time after which it begins anew; left out: the last value stays"
+        default=None, description="time after which it repeats; left out: the last value stays"
     )
     _starts: tuple[float, ...] = PrivateAttr(default=())
     _factors: tuple[float, ...] = PrivateAttr(default=())
@@ -61,12 +61,12 @@ class TimeProfile(BaseModel, ABC):
         self._starts, self._factors = tuple(starts), tuple(factors)
         if self.mean == 0:
             raise ValueError(
-                "zero for good, so that nothing after it ever ends; write a factor above 0 for "
-                "the end, or a period"
+                "zero for good, so work after that never ends; write a last factor above 0, "
+                "or add a period"
             )
 
     def segments(self) -> Iterator[Segment]:
-        """Yield the segments in order of time; without end if the profile is periodic."""
+        """Yield the segments in order of time, endlessly if the profile is periodic."""
         for turn in count() if self.period else (0,):
             for start, factor in zip(self._starts, self._factors, strict=True):
                 yield turn * (self.period or 0.0) + start, factor
@@ -83,7 +83,7 @@ class TimeProfile(BaseModel, ABC):
 
     @property
     def mean(self) -> float:
-        """The mean factor in the long run: over a period, or the value that stays."""
+        """The long-run mean factor: the mean over a period, or the last value."""
         if self.period is None:
             return self._factors[-1]
         spans = (end - start for start, end in pairwise((*self._starts, self.period)))
@@ -92,7 +92,7 @@ class TimeProfile(BaseModel, ABC):
 
 
 class StepProfile(TimeProfile):
-    """One factor after another, `factor[i]` from the time `at[i]` on."""
+    """A list of factors: `factor[i]` holds from the time `at[i]` on."""
 
     kind: Literal["steps"] = "steps"
     starts: Annotated[tuple[Seconds, ...], Strict(False)] = Field(
@@ -111,7 +111,7 @@ class StepProfile(TimeProfile):
 
 
 class ProfileFile(TimeProfile):
-    """Factors from a file: two columns, time (seconds, or with units) and factor.
+    """Factors from a file with two columns: time (seconds, or with units) and factor.
 
     `file` is relative to the scenario's folder (validation context "folder").
     """
@@ -141,4 +141,4 @@ ProfileOf = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_kind),
 ]
-"""A profile as a scenario writes it: `{ at, factor }` or `{ file }`."""
+"""A profile in a scenario: `{ at, factor }` or `{ file }`."""

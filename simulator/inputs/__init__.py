@@ -1,5 +1,5 @@
-"""Reading what users write: units, CSV columns, sandboxed paths, and the wording of refusals.
+"""Read user input: units, CSV columns and sandboxed paths; and word refusals.
 
 Import from any file here. Readers of outside files use `untrusted` (bounds on size and depth), and
-`messages` to show their text and to word refusals. Nothing here depends on scenarios.
+`messages` to quote such files and to word refusals. Nothing here depends on scenarios.
 """

@@ -1,4 +1,4 @@
-"""Read what training loops print: a framework is recognised by how the lines of its steps look."""
+"""Read the console output of training loops; the form of a step's line names the framework."""
 
 import re
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from itertools import islice, pairwise
 from math import log
 from typing import Any, NamedTuple
 
-HEAD, LEAST = 5_000, 2  # lines at the beginning, of which so many must be a framework's
+HEAD, LEAST = 5_000, 2  # first lines to search, and the fewest that must match
 NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{1,6})")
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Framework(NamedTuple):
-    """How a framework prints a step: its number, and what to search in the line, by column.
+    """Patterns of a framework's lines: the number of a step, and the value of each column.
 
-    `means`: its times are means over the steps since the line before; `loss`: nats of its unit.
+    `means`: times are means over the steps since the previous line; `loss`: nats per unit of loss.
     """
 
     step: str
@@ -69,11 +69,11 @@ FRAMEWORKS = {
 
 
 def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
-    """Return the columns of what a framework printed, and each step's line number and cells.
+    """Return the columns of a framework's output, and each step's line number and cells.
 
-    Columns are called after it, as W&B's are after a run: "nanoGPT - step_ms". Where a job resumed,
-    the steps that it did again count once. None where no framework is recognised. Raises
-    ValueError where all steps begin anew, as by epoch.
+    Column names begin with the framework, as in "nanoGPT - step_ms". Steps that a resumed job
+    repeats count once. Return None if no framework matches. Raises ValueError if the step numbers
+    restart, for example at each epoch.
     """
     head = COLOURS.sub("", "".join(islice(StringIO(text, newline=None), HEAD)))
     lines = list[str]()
@@ -94,15 +94,15 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
 
 
 def _steps(framework: Framework, lines: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return the line number of each step and what it says; raise ValueError as `read` does."""
+    """Return the line number and the cells of each step. Raises ValueError as `read` does."""
     rows = list[tuple[int, dict[str, Any]]]()
     for number, line in enumerate(lines, start=1):
         at = re.search(framework.step, line)
         row = _cells(framework, line, int(at[1])) if at else {}
-        if len(row) < LEAST:  # neither its time nor its loss
+        if len(row) < LEAST:  # the line has neither a time nor a loss
             continue
         if len(rows) > 1 and row["step"] <= rows[0][1]["step"]:
-            raise ValueError(f"line {number}: the steps begin anew; cut the log there")
+            raise ValueError(f"line {number}: step numbers restart; cut the log there")
         while rows and rows[-1][1]["step"] >= row["step"]:
             rows.pop()
         rows.append((number, row))
@@ -110,7 +110,7 @@ def _steps(framework: Framework, lines: Sequence[str]) -> list[tuple[int, dict[s
 
 
 def _cells(framework: Framework, line: str, step: int) -> dict[str, Any]:
-    """Return the step of a line, its time, or else the clock's, and its loss."""
+    """Return a line's step, loss, and time; without a time, the line's timestamp."""
     row: dict[str, Any] = {"step": step}
     for key, pattern in framework.columns.items():
         if match := re.search(pattern, line):
@@ -124,7 +124,7 @@ def _cells(framework: Framework, line: str, step: int) -> dict[str, Any]:
 
 
 def _add_up(rows: Sequence[dict[str, Any]]) -> None:
-    """Replace means over the steps since the row before by the time since the first row."""
+    """Replace mean step times by the time since the first row."""
     elapsed = 0.0
     rows[0]["elapsed_ms"] = elapsed
     for before, row in pairwise(rows):

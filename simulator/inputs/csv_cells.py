@@ -1,8 +1,8 @@
-"""Write CSV whose texts no spreadsheet runs as formulas: such a text gets an apostrophe.
+"""Write CSV that is safe in spreadsheets: an apostrophe marks text that would run as a formula.
 
-A spreadsheet runs a cell that begins with = + - @, also after spaces, quotes, or the semicolon, tab
-or line end at which another country's spreadsheet divides a line. `restored` removes exactly the
-apostrophes that `escaped` adds. Numbers stay as they are.
+A spreadsheet runs a cell that begins with = + - @, even after spaces or quotes. It may also split
+a line at semicolons or tabs, depending on the country. `restored` removes exactly the apostrophes
+that `escaped` adds. Numbers stay as they are.
 """
 
 import csv
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 _BEGINS = r"(^|[;\t\r\n])"
-_RUNS = r"""(?=['"\s]*[=+\-@＝＋－＠])"""  # apostrophes of the text itself included: see `restored`
+_RUNS = r"""(?=['"\s]*[=+\-@＝＋－＠])"""  # also after apostrophes of the text itself
 _FORMULA = re.compile(_BEGINS + _RUNS)
 _ESCAPED = re.compile(f"{_BEGINS}'{_RUNS}")
 
@@ -30,7 +30,7 @@ def digits(value: float) -> Digits:
 
 
 def escaped(text: str) -> str:
-    """Return the text with apostrophes before what a spreadsheet would run."""
+    """Put an apostrophe before each part of a text that a spreadsheet would run."""
     return _FORMULA.sub(r"\1'", text)
 
 

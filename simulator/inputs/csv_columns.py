@@ -1,4 +1,4 @@
-"""Read the columns of a CSV file as numbers, as people and spreadsheets write them."""
+"""Read the columns of a CSV file written by hand or by a spreadsheet."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from . import untrusted
 from .units import LEAST, demand_within, to_si
 
-LARGEST = 256_000_000  # bytes: 20 million times of nine digits
+LARGEST = 256_000_000  # bytes, enough for 20 million numbers of nine digits
 Reader = Callable[[str], Any]
 
 
@@ -43,20 +43,21 @@ def _number(text: str) -> float | None:
 def rows(
     path: Path,
     readers: Sequence[Reader] | Reader,
-    what: str,
+    content: str,
     names: Sequence[str] = (),
     check: Callable[[list[Any], int], None] = lambda row, line: None,
 ) -> Iterator[list[Any]]:
-    """Yield a file's lines as read values; `what` names a line's content ("one time").
+    """Yield the parsed rows of a file; `content` describes a row in messages ("one time").
 
-    `readers`: one per column, or one for any number of columns, the same in every line. A first
-    line of plain words (the columns' names) must be `names`, if given; the last ones may be left
-    out, and are read as empty. It, blank lines and # comments are skipped. `check(row, line)`
-    raises ValueError for an impossible row. Raises ValueError, which names file, line and column.
+    `readers`: one per column, or one for all columns of a file of any width. A first line of
+    plain words is a header: it must equal `names`, if given, except that the last names may be
+    missing; their columns are then empty. Blank lines and # comments are skipped.
+    `check(row, line)` raises ValueError for an impossible row. Raises ValueError with file, line
+    and column.
     """
     width = 0 if callable(readers) else len(readers)
     first, empty = True, True
-    remedy = f"write {what} per line"
+    remedy = f"write {content} per line"
     with untrusted.refused(path, remedy, error=ValueError):
         lines = untrusted.text(path, LARGEST).splitlines()
     for number, text in enumerate(lines, start=1):

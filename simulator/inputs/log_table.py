@@ -20,7 +20,7 @@ import numpy as np
 from . import console, untrusted
 from .messages import nearest
 
-LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
+LARGEST = 100_000_000  # bytes of a log; a million steps take about 20 MB
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
 EVENTS = "tfevents"  # in the name of every event file of TensorBoard
 SHOWN = 80  # characters of a cell in a message
@@ -72,7 +72,7 @@ def numbers(
                 shown = str(cells[index])[:SHOWN]
                 raise ValueError(f"line {line}, column {name}: {shown!r} is {error}") from None
         if any(map(math.isnan, row)):
-            left_out += 1  # W&B and others write a line for every metric
+            left_out += 1  # W&B and others write one line per metric, so a row may lack a column
             continue
         result.extend(row)
         lines.append(line)
@@ -87,11 +87,11 @@ def choose(
     read_name: Callable[[str], tuple[str, int] | None],
     other: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the column of each quantity in a log; `given`: columns that users name.
+    """Choose a log's column for each quantity; `given`: the user's choices by quantity.
 
-    `read_name` returns a column's quantity and its preference (the lowest is chosen). Several
-    columns of equal preference are an error, unless the log also has the quantity that `other`
-    names as a replacement. Raises ValueError for that, or if no column has a given name.
+    `read_name` returns a column's quantity and rank; the lowest rank is chosen. `other` names a
+    quantity that can replace another. Raises ValueError if a given name does not exist, or if
+    columns of equal rank compete and the log has no replacement.
     """
     for quantity, name in given.items():
         if name not in names:
@@ -100,7 +100,7 @@ def choose(
             )
     several: dict[str, list[tuple[int, str]]] = {}
     for name in names:
-        meaning = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's exports
+        meaning = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's
         if meaning and meaning[0] not in given and name not in given.values():
             several.setdefault(meaning[0], []).append((meaning[1], name))
     result = dict(given)
@@ -208,7 +208,7 @@ def _json(text: str, value: str) -> tuple[list[str], Rows]:
 
     entries = loaded(text, "") if text.lstrip()[0] == "[" else None
     if entries is None and re.search(rf'"{HISTORY}"\s*:\s*\[', text):
-        with suppress(ValueError):  # JSON lines are no single document
+        with suppress(ValueError):  # several documents: JSON lines
             history = untrusted.loads(text).get(HISTORY)
             entries = history if isinstance(history, list) else None
 

@@ -1,4 +1,4 @@
-"""Word refusals for the author of a scenario: where, what is wrong, and what to write."""
+"""Word refusals for the author of a scenario: place, problem and remedy."""
 
 import json
 import re
@@ -13,9 +13,9 @@ KeyPath = tuple[str | int, ...]
 CONTROL_CHARACTERS = re.compile(
     "(?![\n\t])[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )  # ends of lines and tabs do no harm
-"""Characters that a terminal acts upon, or that reverse text."""
+"""Characters that control a terminal or reverse the direction of text."""
 
-# by pydantic's error type; the braces are filled from the error's context
+# by pydantic's error type, which supplies the values in braces
 SENTENCES = {
     "int_type": "not a whole number; write one, without quotes, unit or decimal point",
     "int_parsing": "not a whole number; write one, without quotes, unit or decimal point",
@@ -41,8 +41,8 @@ _TABLES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
-COMPARED = 1000  # names, at most, to compare a wrong one with; each takes some 20 us
-LISTED = 50  # names, at most, in a message; no list of `paceline list` is longer
+COMPARED = 1000  # most names to compare with a wrong one; a comparison takes about 20 us
+LISTED = 50  # most names in a message, enough for every list of `paceline list`
 CLOSE = 0.6  # least similarity of a suggested name, the default of difflib
 LONGEST = 200  # characters of a wrong name that are compared
 MISNOMERS = {
@@ -54,9 +54,9 @@ MISNOMERS = {
     "h": ("tau",),  # as in papers on DiLoCo
     "learning-rate": ("lr",),
 }
-"""Wrong words for keys, and the keys that users mean by them."""
+"""Names that users mistake for keys, and the right keys."""
 TAGS = ("dist", "kind", "schedule")
-"""Keys whose value chooses the kind of a table, a member of a union."""
+"""Keys whose value selects the kind of a table (a member of a union)."""
 
 
 def visible(text: str) -> str:
@@ -64,7 +64,7 @@ def visible(text: str) -> str:
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def closest(word: str, options: Iterable[str], what: str) -> str:
+def closest(word: str, options: Iterable[str], introduction: str) -> str:
     """Suggest the option most like `word`, if it is close, and list the three closest."""
 
     def likeness(option: str) -> float:
@@ -73,10 +73,10 @@ def closest(word: str, options: Iterable[str], what: str) -> str:
 
     names = sorted(options, key=likeness, reverse=True)[:3]
     guess = f"did you mean `{names[0]}`? " if likeness(names[0]) >= CLOSE else ""
-    return f"{guess}{what}: {', '.join(names)}"
+    return f"{guess}{introduction}: {', '.join(names)}"
 
 
-def nearest(word: str, options: Iterable[str], what: str) -> str:
+def nearest(word: str, options: Iterable[str], introduction: str) -> str:
     """Suggest the option closest to `word`, if any is close, and list the options."""
     names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
     word = word[:LONGEST].lower().replace("_", "-")
@@ -84,11 +84,11 @@ def nearest(word: str, options: Iterable[str], what: str) -> str:
     close = close or get_close_matches(word, names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
     listed = [*islice(names.values(), LISTED), *["..."] * (len(names) > LISTED)]
-    return f"{guess}{what}: {', '.join(listed) or 'none'}"
+    return f"{guess}{introduction}: {', '.join(listed) or 'none'}"
 
 
 def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:
-    """Say what is wrong with the `value` at `path`, and what to write."""
+    """Describe the fault of the `value` at `path`, and the remedy."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in SENTENCES:
         return SENTENCES[kind].format(**context)
@@ -122,7 +122,7 @@ def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]
 
 
 def dotted(path: KeyPath) -> str:
-    """Write a path as users do: `cluster.group[0].compute.mean`."""
+    """Write a key's path as in a scenario: `cluster.group[0].compute.mean`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{quoted(part)}" for part in path)[
         1:
     ]

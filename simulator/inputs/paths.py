@@ -19,7 +19,7 @@ OTHERS = ("algorithm", "tune")
 REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allow_paths=True))"
 
 
-NAME, WHOLE = 255, 4095  # bytes of a file's name and of a path, on the usual systems
+NAME, WHOLE = 255, 4095  # most bytes of a file name and of a path on common systems
 
 
 def demand_possible(path: Path) -> None:
@@ -36,7 +36,7 @@ def demand_possible(path: Path) -> None:
 
 
 def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path of every key that names a file, and the name."""
+    """Yield the key path and the value of every key that names a file."""
     if isinstance(value, list):
         items: Any = enumerate(value)
     elif isinstance(value, dict):
@@ -50,10 +50,10 @@ def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def leaves(name: str, folder: Path) -> bool:
-    """Return whether a file, relative to `folder`, lies outside it after links."""
+    """Return whether a file, once symbolic links are resolved, lies outside `folder`."""
     try:
         return not (folder / name).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # not a file at all: its reader refuses it
+    except (OSError, RuntimeError, ValueError):  # not a file name; the file's reader refuses it
         return False
 
 

@@ -8,9 +8,9 @@ from .messages import quoted, toml
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return a row (key, values) for each key whose values differ between tables."""
-    every = [by_dotted_key(table) for table in tables]
-    keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
-    rows = [(key, *(toml(table[key]) if key in table else "-" for table in every)) for key in keys]
+    flat = [by_dotted_key(table) for table in tables]
+    keys = dict.fromkeys(key for table in flat for key in table if not key.startswith("title"))
+    rows = [(key, *(toml(table[key]) if key in table else "-" for table in flat)) for key in keys]
     return [row for row in rows if len({*row[1:]}) > 1]
 
 

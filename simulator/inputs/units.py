@@ -82,7 +82,7 @@ def to_si(value: Any, dimension: str) -> float:
     return _parsed(value, dimension, remedy)
 
 
-@lru_cache(1000)  # a search parses the same quantities many times
+@lru_cache(1000)  # a parameter search parses the same quantities many times
 def _parsed(value: str, dimension: str, remedy: str) -> float:
     from pint.errors import PintError  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
         magnitude = float(quantity.to_base_units().magnitude)
     except (PintError, ValueError, TypeError, ArithmeticError, AttributeError):
         raise ValueError(f"not a quantity; {remedy}") from None
-    except Exception as error:  # the tokenizer behind pint raises its own kinds
+    except Exception as error:  # pint's tokenizer raises errors of its own types
         if type(error).__module__.split(".")[0] not in ("tokenize", "pint", "flexparser"):
             raise
         raise ValueError(f"not a quantity; {remedy}") from None
@@ -109,7 +109,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
 
 
 def money(value: Any) -> tuple[float, str]:
-    """Return an amount ("2000 USD") and its currency. Raises ValueError for others."""
+    """Parse an amount and its currency ("2000 USD"). Raises ValueError."""
     match = AMOUNT.fullmatch(value) if isinstance(value, str) else None
     amount = float(match[1].replace("_", "")) if match else 0.0
     if match is None or match[2] == "%" or not LEAST <= amount <= MOST["size"]:
@@ -118,7 +118,7 @@ def money(value: Any) -> tuple[float, str]:
 
 
 def percent(value: Any) -> float:
-    """Return a tolerance ("+0.5 %") as a share. Raises ValueError for anything else."""
+    """Parse a tolerance ("+0.5 %") as a fraction. Raises ValueError."""
     match = AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] != "%":
         raise ValueError('not a tolerance of 0 % or more; write one such as "+0.5 %"')
@@ -126,7 +126,7 @@ def percent(value: Any) -> float:
 
 
 def demand_within(value: float, dimension: str) -> None:
-    """Raise ValueError for a value (SI) so large or small that results would overflow."""
+    """Raise ValueError for an SI value so large or small that results would overflow."""
     unit = SI[dimension]
     if value > MOST[dimension]:
         raise ValueError(f"too large; write {MOST[dimension]:g} {unit} or less")

@@ -1,4 +1,4 @@
-"""Read files that somebody else may have written: within bounds, and with uniform refusals.
+"""Read untrusted files within bounds, and refuse bad ones in uniform words.
 
 To read a new format, call `text` or `content` inside `refused`, and parse the result.
 JSON and TOML are parsed here, within bounds on depth.
@@ -21,10 +21,10 @@ from typing import Any, BinaryIO, cast
 
 from ..errors import InputError
 
-LARGEST = 10_000_000  # bytes of a file written by hand: a scenario has a few thousand
+LARGEST = 10_000_000  # bytes of a file written by hand; a scenario has a few thousand
 LARGEST_WRITTEN = 1_000_000_000  # bytes of a file that a program has written
 CHUNK = 1 << 20  # bytes
-DEEPEST = 48  # levels of tables and lists: a document has a scenario's and some around it
+DEEPEST = 48  # levels of tables and lists, enough for a scenario inside a document
 WRONG = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """Errors that reading a damaged file raises; `ValueError` includes text that is not UTF-8."""
 
@@ -33,7 +33,7 @@ WRONG = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, O
 def refused(
     path: Path | str,
     remedy: str,
-    what: str = "cannot be read",
+    problem: str = "cannot be read",
     error: type[InputError | ValueError] = InputError,
 ) -> Iterator[None]:
     """Refuse the file if reading fails: raise `error` with path, reason and remedy.
@@ -43,11 +43,11 @@ def refused(
     try:
         yield
     except (*WRONG, csv.Error) as cause:
-        raise error(f"{path}: {what} ({reason(cause)}); {remedy}") from None
+        raise error(f"{path}: {problem} ({reason(cause)}); {remedy}") from None
 
 
 def reason(error: Exception) -> str:
-    """Say in a few words why reading has failed."""
+    """Describe in a few words why reading failed."""
     match error:
         case OSError(strerror=str(words)):
             return words
@@ -97,9 +97,9 @@ def text(path: Path | str, largest: int = LARGEST) -> str:
 
 
 def data(path: Path | str, largest: int = LARGEST) -> bytes:
-    """Return the bytes of a file. Raises OSError, or ValueError above `largest` bytes."""
+    """Return a file's bytes. Raises OSError, and ValueError above `largest` bytes."""
     with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > largest:  # before any of it takes memory
+        if os.fstat(file.fileno()).st_size > largest:  # before reading it into memory
             raise ValueError(_above(largest))
         return content(file, largest)
 
@@ -119,7 +119,7 @@ def _above(largest: int) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse JSON. Raises ValueError for anything else, however deeply nested."""
+    """Parse JSON. Raises ValueError for other text and for excessive nesting."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -132,7 +132,7 @@ def document(text: str | bytes) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise ValueError("not an object")
     if not shallow(result, DEEPEST):
-        raise ValueError("nested too deeply")  # for functions that walk through the document
+        raise ValueError("nested too deeply")  # callers walk through the document recursively
     return result
 
 
@@ -149,7 +149,7 @@ def shallow(value: Any, deepest: int) -> bool:
 
 def toml(text: str, deepest: int) -> dict[str, Any]:
     """Parse TOML. Raises ValueError for anything else, and for over-deep keys."""
-    # tomllib takes time quadratic in the parts of a key
+    # tomllib's time is quadratic in the number of parts of a key
     part = r"""(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*"""
     if re.search(rf"(?<![\w-])(?:{part}){{{deepest}}}", text):
         raise ValueError("nested too deeply")

@@ -1,5 +1,5 @@
-"""From a TOML file and `--set` to a checked `Scenario`, or to one InputError.
+"""Turn a TOML file and `--set` overrides into a checked `Scenario`, or raise one InputError.
 
-Import `load.load` (a file) and `load.parse` (a table), `listing` for what may be named, `extends`
+Import `load.load` (a file) and `load.parse` (a table), `listing` for known names, `extends`
 for profiles. Only this room reads scenario files; nothing here simulates.
 """

@@ -1,4 +1,4 @@
-"""The table of a scenario: that of its file, laid over those that it extends, and overrides."""
+"""Assemble a scenario's table from its file, the files that it extends, and overrides."""
 
 import os.path
 import re
@@ -16,10 +16,10 @@ from ..inputs.messages import KeyPath, dotted, nearest, show
 from .explain import has_key, line, value_at
 from .listing import shipped
 
-LONGEST = 8  # files that extend each other
-LENGTHS = {"steps": "tokens", "tokens": "steps"}  # of a run, of which a scenario has one
-DEEPEST = 32  # tables and lists within each other; a scenario has some six
-SHOWN = 5  # problems reported at once
+LONGEST = 8  # most files that extend one another
+LENGTHS = {"steps": "tokens", "tokens": "steps"}  # of a run; a scenario has one
+DEEPEST = 32  # levels of tables and lists; a scenario has about six
+SHOWN = 5  # most problems in one report
 _EXTENDS = re.compile(r"\s*extends\s*=")
 """Matches an override of the key `extends`, which is applied before the profile is read."""
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]|(?=\[))""")
@@ -27,9 +27,9 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a scenario's table comes from, what overrides it, and which files it may name.
+    """The source of a scenario's table, its overrides, and the files that it may name.
 
-    Names of files are relative to `folder`.
+    File names are relative to `folder`.
     """
 
     file: str = "<scenario>"
@@ -40,10 +40,10 @@ class Origin:
 
 @dataclass
 class Document:
-    """A scenario's table, and what it is made of.
+    """A scenario's table, and the files and overrides that it was assembled from.
 
-    `layers`: files and their tables as written, each extended by the one before it; `changed`:
-    overrides by the paths that they set; `notes`: what an override has dropped.
+    `layers`: files and their tables as written; every file extends the next one. `changed`:
+    overrides by the paths that they set; `notes`: keys that overrides dropped.
     """
 
     table: dict[str, Any]
@@ -53,18 +53,18 @@ class Document:
     notes: list[str] = field(default_factory=list)
 
     def refusal(self, faults: Mapping[KeyPath, str]) -> str:
-        """Write the first of the table's faults, a line each."""
+        """Write the table's first faults, one per line."""
         file, lines = self.origin.file, []
-        for path, what in faults.items():
+        for path, problem in faults.items():
             sources = (name for name, table in self.layers if value_at(table, path) is not None)
-            lines.append(line(next(sources, file), path, what, self.table, self.changed))
+            lines.append(line(next(sources, file), path, problem, self.table, self.changed))
         if len(lines) > SHOWN:
             lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
         return "\n".join(lines)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file. Raises InputError for anything that is not one."""
+    """Read a TOML file. Raises InputError if it is not one."""
     with untrusted.refused(path, "name another file"):
         try:
             text = untrusted.text(path)
@@ -86,15 +86,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _demand_shallow(table: Mapping[str, Any], where: str) -> None:
-    """Refuse a table that nests more deeply than Python can copy, or a reader can follow."""
+    """Refuse a table that is nested too deeply to copy or to read."""
     if not untrusted.shallow(table, DEEPEST):
-        raise InputError(
-            f"{where}: nested too deeply; no scenario has {DEEPEST} tables in each other"
-        )
+        raise InputError(f"{where}: nested too deeply; use fewer than {DEEPEST} levels of tables")
 
 
 def assembled(table: dict[str, Any], origin: Origin) -> Document:
-    """Lay a scenario's `table` over those it extends; apply overrides. Raises InputError."""
+    """Merge a scenario's table into those it extends; apply overrides. Raises InputError."""
     _demand_shallow(table, origin.file)
     written = deepcopy(table)
     early = [text for text in origin.overrides if _EXTENDS.match(text)]
@@ -109,8 +107,8 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     for path in islice(messages.with_control_characters(table), 1):
         value = value_at(table, path)
         shown = f" = {show(value)}" if isinstance(value, str) else ""
-        what = "has control characters; write it without"  # they reach terminals and figures
-        raise InputError(f"{origin.file}: {dotted(path)}{shown}: {what}")
+        problem = "has control characters; remove them"  # they would reach terminals and figures
+        raise InputError(f"{origin.file}: {dotted(path)}{shown}: {problem}")
     _demand_headers_once(document, origin.file)
     document.notes = [*_without_loss(table, changed), *_other_batch(tokens, _tokens(table))]
     _keep_one_length(table, {key[1] for key in changed if key[0] == "run" and len(key) == 2})
@@ -118,7 +116,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
 
 
 def _keep_one_length(table: Mapping[str, Any], keys: Collection[str | int]) -> None:
-    """Let the `keys` of [run] that are set anew replace what else says how long a run is."""
+    """Let overridden `keys` of [run] replace the other key for the length of a run."""
     run = table.get("run")
     for key, other in LENGTHS.items():
         if isinstance(run, dict) and key in keys and other not in keys:
@@ -128,11 +126,11 @@ def _keep_one_length(table: Mapping[str, Any], keys: Collection[str | int]) -> N
 def _demand_inside(
     written: dict[str, Any], allowed: Iterable[KeyPath], overrides: Iterable[str], origin: Origin
 ) -> None:
-    """Refuse files outside the folder, except those of `allowed` keys and of `overrides`."""
+    """Refuse files outside the folder, except in `allowed` keys and in `overrides`."""
     table = deepcopy(written)
     changed = [*allowed]
     for text in overrides:
-        with suppress(InputError):  # about a table of the profile; or wrong, which is said later
+        with suppress(InputError):  # for a table of the profile; or wrong, and refused later
             changed.append(override(table, text))
     wrong = paths.refusals(table, origin.file, origin.folder)
     lines = [
@@ -143,23 +141,25 @@ def _demand_inside(
 
 
 def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:
-    """Lay a scenario's table over those of the profile or scenario that it extends, and so on.
+    """Merge a scenario's table into the files that it extends, directly or indirectly.
 
-    Names are relative to the file's folder, or of shipped scenarios; the first, if it may be
-    `anywhere`, is relative to the working directory. Raises InputError, also where a file names
-    files outside its own folder.
+    A name is a path relative to the file's folder, or a shipped scenario. If the first may be
+    `anywhere`, it is relative to the working directory. Raises InputError, also for a file that
+    names files outside its folder.
     """
-    layers, folder, seen = [(origin.file, written)], origin.folder, [Path(origin.file).resolve()]
+    layers, folder, visited = [(origin.file, written)], origin.folder, [Path(origin.file).resolve()]
     while isinstance(name := layers[-1][1].get("extends"), str) and name:
         path, where = folder / name, f"{layers[-1][0]}: extends = {show(name)}"
         if not os.path.exists(path):
-            there = anywhere and len(layers) == 1 and os.path.exists(name)  # on the command line
-            path = Path(name) if there else shipped().get(name, path)
+            from_shell = (
+                anywhere and len(layers) == 1 and os.path.exists(name)
+            )  # on the command line
+            path = Path(name) if from_shell else shipped().get(name, path)
         table = read_toml(path)
-        if path.resolve() in seen:
+        if path.resolve() in visited:
             raise InputError(f"{where}: extends itself; name another file")
         if len(layers) > LONGEST:
-            raise InputError(f"{where}: the {LONGEST + 1}th file in a row; put some into one")
+            raise InputError(f"{where}: more than {LONGEST} files extend one another; merge some")
         if not origin.allow_paths and (wrong := paths.refusals(table, str(path), path.parent)):
             raise InputError("\n".join(wrong.values()))
         for key, file_name in paths.named(table):
@@ -167,86 +167,86 @@ def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Doc
                 value_at(table, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
         layers.append((str(path), table))
         folder = path.parent
-        seen.append(path.resolve())
-    whole = dict[str, Any]()
+        visited.append(path.resolve())
+    result = dict[str, Any]()
     for place, (_, layer) in enumerate(reversed(layers)):
         aside = ("extends",) * bool(place) + ("probe",) * (layer is not written)
         above = {key: value for key, value in layer.items() if key not in aside}
-        whole = merged(whole, above)
+        result = merged(result, above)
         run = above.get("run")
-        _keep_one_length(whole, run if isinstance(run, dict) else ())
+        _keep_one_length(result, run if isinstance(run, dict) else ())
         if place:
-            _drop_errors(whole, above)
-    return Document(whole, layers, origin)
+            _drop_errors(result, above)
+    return Document(result, layers, origin)
 
 
-def _drop_errors(whole: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Drop the standard errors of a profile's numbers that a scenario sets itself, or lacks."""
+def _drop_errors(result: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Drop a profile's standard errors of numbers that the scenario sets itself, or lacks."""
     for kind in ("sd", "draws"):
-        errors = value_at(whole, ("calibration", kind))
+        errors = value_at(result, ("calibration", kind))
         for key in [*errors] if isinstance(errors, dict) else ():
             number = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
-            if value_at(whole, number) is None or value_at(above, number) is not None:
+            if value_at(result, number) is None or value_at(above, number) is not None:
                 del errors[key]
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two tables key by key; `above` wins, as a whole if the two are of different kinds."""
+    """Merge two tables by key; `above` wins, and replaces a table of another kind as a whole."""
     if any(below.get(key) != above.get(key) for key in messages.TAGS if key in above):
         return dict(above)
-    whole = deepcopy(dict(below))
+    result = deepcopy(dict(below))
     for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(whole.get(key), dict)
-        whole[key] = merged(whole[key], value) if both else value
-    return whole
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
 
 
 def _demand_headers_once(document: Document, file: str) -> None:
-    """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
+    """Refuse to subtract TCP's headers from a profile's bandwidth of payloads."""
     profile, bandwidth = document.layers[-1][1], ("network", "bandwidth")
     costs, speed = profile.get("overhead"), value_at(profile, bandwidth)
     tcp = value_at(document.table, ("network", "transport")) == "tcp"
     measured = value_at(profile, ("calibration", "transport")) == "tcp"
-    # costs of any type: what is wrong is for the validation to say
+    # costs of any type: the validation comes later and refuses wrong ones
     factors = isinstance(costs, list) and any(has_key(one, "transmission_factor") for one in costs)
     same = speed is not None and speed == value_at(document.table, bandwidth)
     same &= len(document.layers) > 1 and bool(profile.keys() & {"overhead", "calibration"})
     if tcp and same and not measured and not factors:
         raise InputError(
             f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = {speed!r} is '
-            "the speed of payloads, from which headers are taken already; remove "
+            "the speed of payloads, which excludes headers already; remove "
             "network.transport, or write the link's own bandwidth"
         )
 
 
 def override(table: dict[str, Any], text: str) -> KeyPath:
-    """Set "table.key=value" in `table`; return the path of the key, or of the first table made.
+    """Set "table.key=value" in `table`; return the path of the key, or of the first new table.
 
-    The value is TOML, or else plain text; an empty one removes the key. A list's entries go by
-    number (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Missing tables are made.
-    Raises InputError naming the text.
+    The value is TOML, or else plain text; an empty value removes the key. A list's entries are
+    named by number (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Missing
+    tables are created. Raises InputError naming the text.
     """
     parts, written = _split(text)
     value = _value(written, text) if written else None
     _demand_shallow({"": value}, f"--set {text[:80]}")
     path: KeyPath = ()
     new: KeyPath = ()
-    here: Any = table
+    node: Any = table
     for part in parts[:-1]:
-        key = _key(here, part, path, text)
+        key = _key(node, part, path, text)
         path = (*path, key)
-        if not has_key(here, key):
+        if not has_key(node, key):
             new = new or path
-        here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
-    key = _key(here, parts[-1], path, text)
+        node = node.setdefault(key, {}) if isinstance(node, dict) else node[key]
+    key = _key(node, parts[-1], path, text)
     path = (*path, key)
     if written:
-        here[key] = value
-    elif has_key(here, key):
-        del here[key]
+        node[key] = value
+    elif has_key(node, key):
+        del node[key]
     else:
         raise InputError(
-            f'--set {text}: {dotted(path)} is not set; write a value, "" for an empty text'
+            f'--set {text}: {dotted(path)} is not set; write a value, or "" for an empty text'
         )
     return new or path
 
@@ -262,77 +262,77 @@ def _split(text: str) -> tuple[list[str], str]:
     if match is None:
         raise InputError(f"--set {text}: not table.key=value; write one such as run.seeds=8")
     if len(parts) > DEEPEST:
-        raise InputError(f"--set {text[:80]}: nested too deeply; no key has {DEEPEST} dots")
+        raise InputError(f"--set {text[:80]}: nested too deeply; use fewer than {DEEPEST} dots")
     return parts, text[position:].strip()
 
 
-def _key(here: Any, part: str, path: KeyPath, text: str) -> Any:
+def _key(node: Any, part: str, path: KeyPath, text: str) -> Any:
     """Return the key that `part` means in the table or list at `path`."""
-    if isinstance(here, dict):
+    if isinstance(node, dict):
         return part
     where = dotted(path)
-    if not isinstance(here, list):
-        why = f"{where} = {show(here)} is not a table, so it has no key {part}"
+    if not isinstance(node, list):
+        why = f"{where} = {show(node)} is not a table, so it has no key {part}"
         raise InputError(f"--set {text}: {why}; set {where} as a whole")
     names = [
-        {str(entry.get(key)) for key in ("name", "label") if has_key(entry, key)} for entry in here
+        {str(entry.get(key)) for key in ("name", "label") if has_key(entry, key)} for entry in node
     ]
     alike = [index for index, aliases in enumerate(names) if part in aliases]
-    if not alike and part.isdecimal() and int(part) < len(here):
+    if not alike and part.isdecimal() and int(part) < len(node):
         return int(part)
     if len(alike) == 1:
         return alike[0]
     if alike:
         numbers = ", ".join(f"{where}.{index}" for index in alike)
         raise InputError(
-            f"--set {text}: {len(alike)} entries of {where} are called {part}; name one by its "
+            f"--set {text}: {len(alike)} entries of {where} are called {part}; choose one by "
             f"number: {numbers}"
         )
     near = nearest(part, sorted(set().union(*names)), "names")
     raise InputError(
-        f"--set {text}: {where} has no entry {part}; {near}, or numbers from 0 to {len(here) - 1}"
+        f"--set {text}: {where} has no entry {part}; {near}, or numbers from 0 to {len(node) - 1}"
     )
 
 
-def _value(text: str, whole: str) -> Any:
+def _value(text: str, override_text: str) -> Any:
     try:
         table = untrusted.toml(f"value = {text}", DEEPEST)
     except (ValueError, RecursionError) as error:
         if text[0] in "[{\"'":
-            raise InputError(f"--set {whole}: the value is not TOML: {error}") from None
-        return text  # a shell has eaten the quotes of "20 ms"
+            raise InputError(f"--set {override_text}: the value is not TOML: {error}") from None
+        return text  # the shell has removed the quotes of "20 ms"
     return table["value"] if len(table) == 1 else text
 
 
 def _tokens(table: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the tokens of all workers' steps, and how many steps a run has; None: not known."""
+    """Return the tokens of a step of all workers, and the steps of a run; None: unknown."""
     try:
         step = table["cluster"]["workers"] * table["objective"]["tokens"]
         return (step, table["run"]["steps"]) if isinstance(step, int) else (None, None)
-    except (KeyError, TypeError):  # no curve of tokens, or no such tables
+    except (KeyError, TypeError):  # no learning curve, or no such tables
         return None, None
 
 
 def _other_batch(before: tuple[Any, Any], after: tuple[Any, Any]) -> list[str]:
-    """Note where overrides change the `_tokens` of a step, but not the number of steps."""
+    """Note that overrides change the tokens of a step, but not the number of steps."""
     if None in (*before, *after) or before[0] == after[0] or before[1] != after[1]:
         return []
     return [
-        f"--set: a step of all workers takes {after[0]:,} tokens, where the file has "
-        f"{before[0]:,}, in as many steps; [tune] sites and workers keep the tokens of a run"
+        f"--set: a step of all workers takes {after[0]:,} tokens, in the file {before[0]:,}, and "
+        "the run has as many steps as before; [tune] sites and workers keep the tokens of a run"
     ]
 
 
 def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[str]:
-    """Drop what only a loss has, where an override says that there is none; return a note of it."""
+    """Drop the keys of a loss if an override removes the loss; return a note of that."""
     kind = ("objective", "kind")
     text = changed.get(kind) or changed.get(kind[:1])
     if text is None or value_at(table, kind) != "none":
         return []
     paths = [("objective", key) for key in table["objective"] if kind in changed and key != "kind"]
     paths.append(("run", "target_loss"))
-    gone = [path for path in paths if path not in changed and value_at(table, path) is not None]
-    for where, key in gone:
+    dropped = [path for path in paths if path not in changed and value_at(table, path) is not None]
+    for where, key in dropped:
         del table[where][key]
-    left = ", ".join(map(dotted, gone))
-    return [f"--set {text}: without a loss there is no {left}: left out"] if gone else []
+    names = ", ".join(map(dotted, dropped))
+    return [f"--set {text}: ignored without a loss: {names}"] if dropped else []

@@ -1,4 +1,4 @@
-"""Turn faults into lines for the author of a scenario: file, key, value, remedy."""
+"""Describe faults to the author of a scenario, one per line: file, key, value, remedy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +15,9 @@ TAG_MISSING = "union_tag_not_found"
 def explain(
     error: ValidationError, table: dict[str, Any], schema: Schema
 ) -> dict[messages.KeyPath, str]:
-    """Say what is wrong with a table of a JSON `schema`, by the path of the key at fault.
+    """Describe the faults of a table of a JSON `schema`, by the path of the key at fault.
 
-    Of a key's several faults (one per member of a union) only the first counts.
+    If a key has several faults (one per member of a union), only the first counts.
     """
     sentences: dict[messages.KeyPath, str] = {}
     faults = error.errors(include_url=False)
@@ -26,25 +26,25 @@ def explain(
         kind, parent = fault["type"], describe(schema, path[:-1], table)
         if kind == TAG_MISSING:
             keys = {key for place in parent for key in place.get("properties", {})}
-            # a misspelt key, by which pydantic would have told the members apart
+            # a misspelt key, which should have named the member of the union
             if wrong := [key for key in value_at(table, path[:-1]) if key not in keys]:
                 kind, path = messages.UNKNOWN[0], (*path[:-1], wrong[0])
         if kind in messages.UNKNOWN:
-            what = unknown(path, parent, schema)
+            sentence = unknown(path, parent, schema)
         elif kind in (*messages.MISSING, TAG_MISSING):
-            what = absent(str(path[-1]), parent, schema)
+            sentence = absent(str(path[-1]), parent, schema)
         else:
-            what = messages.sentence(fault, path, value_at(table, path))
-        sentences.setdefault(path, what)
+            sentence = messages.sentence(fault, path, value_at(table, path))
+        sentences.setdefault(path, sentence)
     return sentences
 
 
-def made_whole(faults: Mapping[messages.KeyPath, str], table: dict[str, Any]) -> bool:
-    """Make ints of whole floats where ints are required; return whether any were."""
+def convert_whole_floats(faults: Mapping[messages.KeyPath, str], table: dict[str, Any]) -> bool:
+    """Convert whole floats to the ints that are required; return whether there were any."""
     before = False
-    for path, what in faults.items():
+    for path, sentence in faults.items():
         value = value_at(table, path)
-        if "whole number" in what and isinstance(value, float) and value.is_integer():
+        if "whole number" in sentence and isinstance(value, float) and value.is_integer():
             value_at(table, path[:-1])[path[-1]] = int(value)
             before = True
     return before
@@ -53,20 +53,20 @@ def made_whole(faults: Mapping[messages.KeyPath, str], table: dict[str, Any]) ->
 def line(
     file: str,
     path: messages.KeyPath,
-    what: str,
+    sentence: str,
     table: dict[str, Any],
     changed: Mapping[messages.KeyPath, str],
 ) -> str:
-    """Write one refusal: file, the override in `changed` that caused it, key, value."""
+    """Write one refusal: file, the override in `changed` that caused it, key, value, fault."""
     by = [f" with --set {text}" for where, text in changed.items() if path[: len(where)] == where]
     value = value_at(table, path)
     shown = "" if value is None else f" = {messages.show(value)}"
-    written = f"{file}{''.join(by[-1:])}: {messages.dotted(path)}{shown}: {what}"
+    written = f"{file}{''.join(by[-1:])}: {messages.dotted(path)}{shown}: {sentence}"
     return written.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
 
 
 def absent(key: str, places: list[Schema], root: Schema) -> str:
-    """Describe the missing `key` of a table that `places` describe."""
+    """Describe the missing `key` of a table whose schemas are `places`."""
     nodes = [place["properties"][key] for place in places if key in place.get("properties", {})]
     if tags := [str(node["const"]) for node in nodes if "const" in node]:
         return f"missing; write one of: {', '.join(tags)}"
@@ -77,7 +77,7 @@ def absent(key: str, places: list[Schema], root: Schema) -> str:
 
 
 def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
-    """List the keys that may end `path`, by `places`, or the table of a misplaced key."""
+    """Describe an unknown key: list the keys of its `places`, or name the right table."""
     top, key = path[0], str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
     homes = [
@@ -102,11 +102,11 @@ def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
     Pydantic's locations also name the members of unions, which the table does not have.
     """
     path: list[str | int] = []
-    tagged = False  # whether this table's union member has been named already
+    tagged = False  # whether the location has named this table's union member
     where = error["loc"]
     match where:
         case ("algorithm", int(index), "lr" | "momentum" as key, *rest):
-            if key not in table["algorithm"][index]:  # it has that from [optimizer]
+            if key not in table["algorithm"][index]:  # the value comes from [optimizer]
                 where = ("optimizer", key, *rest)
                 if "optimizer" not in table:
                     return "optimizer", key
@@ -126,7 +126,7 @@ def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
 
 
 def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
-    """Follow references; of several alternatives return those whose constants `value` has."""
+    """Follow references; return the alternatives whose constants match `value`."""
     if "$ref" in node:
         return alternatives(root, root["$defs"][node["$ref"].removeprefix("#/$defs/")], value)
     inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
@@ -135,7 +135,7 @@ def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
 
 
 def items(root: Schema, node: Schema) -> list[Schema]:
-    """Return the tables of a list of tables, by their schemas."""
+    """Return the schemas of the tables in a list of tables."""
     lists = alternatives(root, node)
     return [item for table in lists for item in alternatives(root, table.get("items", {}))]
 

@@ -1,4 +1,4 @@
-"""List what a scenario may name, and the shipped scenarios: `paceline list`."""
+"""List the names that a scenario may use, and the shipped scenarios: `paceline list`."""
 
 import os.path
 import tomllib
@@ -16,7 +16,7 @@ Rows = list[dict[str, Any]]
 
 
 def algorithms() -> Rows:
-    """List the catalogue of algorithms, papers as sources; `recovers`: see docs/failures.md."""
+    """List the algorithms with their papers; `recovers`: see docs/failures.md."""
     return [
         _row(program.name, program.summary, program.describe(), program.source)
         | {"recovers": list(program.recovers)}
@@ -30,12 +30,12 @@ def distributions() -> Rows:
 
 
 def objectives() -> Rows:
-    """List the objectives, the functions that a run may minimise."""
+    """List the objectives: the functions that a run may minimise."""
     return _models(Objective, "kind")
 
 
 def scenarios() -> Rows:
-    """List the shipped scenarios, files as sources."""
+    """List the shipped scenarios with their files."""
     return [
         _row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""), {}, str(path))
         for name, path in shipped().items()
@@ -43,7 +43,7 @@ def scenarios() -> Rows:
 
 
 def hardware() -> Rows:
-    """List kinds of links and of devices by what they usually give, with their sources."""
+    """List kinds of links and devices with their usual numbers and sources."""
     rows = []
     for name, kind in catalogued.written()["link"].items():
         summary = f"{kind['bandwidth']}, {kind['latency']}: {kind['about']}"
@@ -57,11 +57,11 @@ def hardware() -> Rows:
 LISTS = {
     rows.__name__: rows for rows in (algorithms, distributions, objectives, scenarios, hardware)
 }
-LISTS["programs"] = algorithms  # as they are called in the code
+LISTS["programs"] = algorithms  # the names in the code
 
 
 def find(scenario: str | Path) -> Path:
-    """Return the file that `scenario` means: a path, or the name of a shipped scenario."""
+    """Return the file of a scenario, given its path or the name of a shipped one."""
     path = Path(scenario)
     if os.path.exists(path):  # unlike Path.exists, it accepts any text
         return path
@@ -69,9 +69,9 @@ def find(scenario: str | Path) -> Path:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the files of the shipped scenarios by name ("adacomm/figure2").
+    """Return the files of shipped scenarios by name ("adacomm/figure2").
 
-    Beside them are targets of `paceline fit`, NAME.targets.toml.
+    Files NAME.targets.toml, targets of `paceline fit`, are left out.
     """
     package = find_spec("paceline.scenarios")
     assert package is not None
@@ -85,7 +85,7 @@ def shipped() -> dict[str, Path]:
 
 
 def _models(union: Any, tag: str) -> Rows:
-    """Describe the models of an annotated union as programs describe themselves."""
+    """Describe the models of an annotated union in the form of `Program.describe`."""
     rows = []
     for model in get_args(get_args(union)[0]):
         schema = model.model_json_schema()

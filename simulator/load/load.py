@@ -1,4 +1,4 @@
-"""Load a scenario: from a TOML file and overrides to a checked `Scenario`, or one InputError."""
+"""Load a scenario from a TOML file and overrides, or raise one InputError."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from ..programs.program import Function
 from ..scenario.scenario import Scenario, json_schema
 from .checks.settings import problems
 from .document import Origin, assembled, read_toml
-from .explain import explain, made_whole
+from .explain import convert_whole_floats, explain
 from .listing import find
 
 Programs = Mapping[str, Program | Function] | None
-"""Programs of a user by the names that scenarios give; a bare coroutine function is a worker's."""
+"""A user's programs by their names in scenarios; a bare coroutine function runs on the workers."""
 
 
 def load(
@@ -28,13 +28,13 @@ def load(
     programs: Programs = None,
     allow_paths: bool = False,
 ) -> Scenario:
-    """Read a scenario file, a shipped scenario by its name, or the table of one.
+    """Load a scenario from a file, from the name of a shipped scenario, or from a table.
 
-    `overrides`: texts "table.key=value", as `--set` takes. `programs`: programs that algorithms may
-    name beside the catalogue's. Files that a scenario file itself names must lie in its folder,
+    `overrides`: texts "table.key=value", as for `--set`. `programs`: programs that algorithms may
+    name in addition to the catalogue's. Files that a scenario file names must lie in its folder,
     unless `allow_paths`; those of a table are relative to the working directory. Raises InputError.
     """
-    if isinstance(path, Mapping):  # the caller made it
+    if isinstance(path, Mapping):  # the caller wrote the table
         return parse(dict(path), file="scenario", overrides=overrides, programs=programs)
     file = find(path)
     origin = Origin(str(file), file.parent, overrides, allow_paths)
@@ -50,10 +50,10 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     programs: Programs = None,
     allow_paths: bool = True,
 ) -> Scenario:
-    """Turn a TOML table into a scenario; files that it names are relative to `folder`.
+    """Turn a TOML table into a scenario; file names are relative to `folder`.
 
-    `allow_paths`: those of the table may lie outside it; those of `overrides` always may. Raises
-    InputError, whose lines give file, key, value and remedy of the first few problems.
+    `allow_paths`: files of the table may lie outside it; files of `overrides` always may. Raises
+    InputError, whose lines give file, key, value and remedy of the first problems.
     """
     return _parsed(table, Origin(file, folder, overrides, allow_paths), programs)
 
@@ -73,7 +73,7 @@ def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenar
             faults = explain(error, document.table, json_schema(available))
         if not faults:
             return scenario
-        if not made_whole(faults, document.table):
+        if not convert_whole_floats(faults, document.table):
             raise InputError(document.refusal(faults))
 
 
@@ -95,11 +95,11 @@ def varied(
 
 
 def available_programs(programs: Programs) -> Mapping[str, Program]:
-    """Return the catalogue with the `programs` of a user. Raises InputError for other objects."""
+    """Return the catalogue and a user's `programs`. Raises InputError for other objects."""
     available = dict(catalogue())
     for name, program in (programs or {}).items():
         if isinstance(program, Program):
-            available[name] = replace(program)  # without cached models, which cannot be pickled
+            available[name] = replace(program)  # drops models, which pickle refuses
         elif inspect.iscoroutinefunction(program):
             available[name] = Program(name, program, "user")
         else:

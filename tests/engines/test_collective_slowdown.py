@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.simulator.cluster.speed import beside
+from paceline.simulator.cluster.speed import slowed_end
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse
 from paceline.simulator.theory import theory
@@ -38,10 +38,10 @@ def lasted(scenario, engine="auto"):
 
 def test_work_takes_longer_during_flights_alone():
     flights = [(2.0, 4.0), (3.0, 5.0), (9.0, np.inf)]
-    assert beside(0.0, 1.0, flights, 2.0) == 1.0
-    assert beside(0.0, 3.0, flights, 2.0) == 4.0
-    assert beside(0.0, 4.0, flights, 2.0) == pytest.approx(5.5)
-    assert beside(6.0, 4.0, flights, 2.0) == pytest.approx(11.0)
+    assert slowed_end(0.0, 1.0, flights, 2.0) == 1.0
+    assert slowed_end(0.0, 3.0, flights, 2.0) == 4.0
+    assert slowed_end(0.0, 4.0, flights, 2.0) == pytest.approx(5.5)
+    assert slowed_end(6.0, 4.0, flights, 2.0) == pytest.approx(11.0)
 
 
 @looped("algorithm", OVERLAPPING + BLOCKING)

@@ -323,7 +323,7 @@ def test_crashes_of_a_worker_that_is_gone_for_good_are_not_looked_for(tmp_path):
     (tmp_path / "trace.csv").write_text("worker,start,end\n0, 5 s, 10 s\n")
     members = Members(elastic("trace.csv", folder=tmp_path), 0, None)
     crashes = iter([(at, at + 0.5) for at in (1.0, 7.0, 11.0, 12.0)])
-    assert [*members.beside(0, crashes)] == [(0.0, 5.0), (7.0, 7.5), (10.0, inf)]
+    assert [*members.down(0, crashes)] == [(0.0, 5.0), (7.0, 7.5), (10.0, inf)]
     assert next(crashes) == (12.0, 12.5)
 
 

@@ -96,7 +96,7 @@ def test_what_frameworks_print_is_read(tmp_path):
 def test_steps_of_each_epoch_are_refused(tmp_path):
     file = tmp_path / "train.log"
     file.write_text("\n".join(f"step {n % 50} loss 3.0 time 0.4 s" for n in range(100)))
-    with pytest.raises(InputError, match="line 51: the steps begin anew"):
+    with pytest.raises(InputError, match="line 51: step numbers restart"):
         tables.read(file)
 
 

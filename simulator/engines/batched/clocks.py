@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster.speed import beside
+from ...cluster.speed import slowed_end
 from ...distributions.distribution import Array
 from ...network.closed_form import Traffic
 from ...results.run import Kind, Spans
@@ -173,7 +173,7 @@ class Clocks:
         """Return when computing that begins at `start` ends; ends never decrease."""
         while self._flights and (self._flights[0][1] <= start).all():
             self._flights.popleft()
-        ends: Array = beside(start, work, self._flights, self._beside)
+        ends: Array = slowed_end(start, work, self._flights, self._beside)
         return ends
 
     def _compute(self, segment: int) -> None:

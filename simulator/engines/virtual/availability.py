@@ -75,7 +75,7 @@ class Availability:
             self.members = Members(scenario, seed, None if samples(program, scenario) else paid)
         crashes: Sequence[Calendar] = []
         if scenario.unstable:
-            absences = self.members.beside if self.members else None
+            absences = self.members.down if self.members else None
             crashes = failures.calendars(scenario, seed, absences)
         workers, recovery = scenario.cluster.workers, scenario.recovery
         if not program.server:

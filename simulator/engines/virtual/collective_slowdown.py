@@ -14,7 +14,7 @@ from typing import Any
 
 import simpy
 
-from ...cluster.speed import beside
+from ...cluster.speed import slowed_end
 from ..collective import Collective, GradientPiece
 from .node import VirtualNode
 
@@ -45,7 +45,7 @@ class CollectiveSlowdown:
                 (flight.begins, inf if flight.done is None else flight.reaches(node.rank))
                 for flight in flights if not flight.missing
             ]  # fmt: skip
-            at = float(beside(start, work, spans_, self._times))
+            at = float(slowed_end(start, work, spans_, self._times))
             if at <= run.agenda.env.now or all(flight.done is not None for flight in flights):
                 break
             self.due = at

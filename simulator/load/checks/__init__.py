@@ -1,5 +1,5 @@
-"""Checks of settings that are possible alone, and impossible together.
+"""Check settings that are valid alone but contradict each other.
 
-Import `settings.problems`, which gathers the others: it yields a place in the file and a sentence
-for each rule that is broken. The sentences are in refusals.toml. A check changes nothing.
+Import `settings.problems`, which runs all checks: it yields a key path and a sentence for each
+broken rule. The sentences are in refusals.toml. A check changes nothing.
 """

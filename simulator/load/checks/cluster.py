@@ -11,7 +11,7 @@ from .refusal import Problem, broken
 
 
 def nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:
-    """Yield the tables of workers, each with its path."""
+    """Yield the tables that describe workers, with their key paths."""
     yield ("cluster",), scenario.cluster
     for index, group in enumerate(scenario.cluster.group):
         yield ("cluster", "group", index), group
@@ -51,20 +51,20 @@ def cluster_problems(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
-    """Check that every extra delay has a share of workers, and every share a delay."""
+    """Check that every extra delay has a share of workers, and the reverse."""
     cluster, team = scenario.cluster, scenario.team
     counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
     shared = "extra_share" in cluster.model_fields_set
     delays = any(table.extra is not None for _, table in nodes(scenario))
     for where, table in nodes(scenario):
-        whole = isinstance(table, Cluster)
-        share, count = shared if whole else table.extra_share is not None, table.workers
-        of_group = "" if whole else "group-"
-        alone = table.extra is not None and not share and not shared
-        vain = share and not (delays if whole else table.extra or cluster.extra)
+        of_cluster = isinstance(table, Cluster)
+        share, count = shared if of_cluster else table.extra_share is not None, table.workers
+        of_group = "" if of_cluster else "group-"
+        unshared = table.extra is not None and not share and not shared
+        vain = share and not (delays if of_cluster else table.extra or cluster.extra)
         reached = any(counts.values()) if isinstance(table, Cluster) else counts.get(table.name)
         yield from broken(
-            (alone, (*where, "extra"), f"{of_group}extra-of-nobody"),
+            (unshared, (*where, "extra"), f"{of_group}extra-of-nobody"),
             (vain, (*where, "extra_share"), f"{of_group}share-of-no-delay"),
             (share and not reached, (*where, "extra_share"), "share-of-no-worker"),
             workers=count,
@@ -98,7 +98,7 @@ def device_problems(scenario: Scenario) -> Iterator[Problem]:
 
 
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Yield the problems of crashes, absences and sampled clients, and of recoveries."""
+    """Yield the problems of crashes, absences, sampled clients and recoveries."""
     cluster, algorithms = scenario.cluster, scenario.algorithm
     policies = [scenario.under(algorithm).recovery for algorithm in algorithms]
     restarts = any(recovery.policy == "restart" for recovery in policies)
@@ -131,18 +131,18 @@ def _policies(scenario: Scenario, policies: Sequence[Recovery]) -> Iterator[Prob
         if table is not None:
             keys = table if isinstance(table, dict) else {}
             tables["algorithm", index, "recovery"] = recovery, keys
-        elif algorithm.recovery is None:  # else it has no effect on this one: a note says so
+        elif algorithm.recovery is None:  # otherwise a note says that the policy has no effect
             tables[general] = recovery, {}
     for path, (recovery, keys) in tables.items():
-        for (key,), what in _policy(scenario, recovery):
+        for (key,), sentence in _policy(scenario, recovery):
             if path == general or key in keys:
-                yield Problem((*path, key), what)
-            elif key in ("policy", "backup"):  # others are inherited
-                yield Problem(path, what)
+                yield Problem((*path, key), sentence)
+            elif key in ("policy", "backup"):  # the general recovery is checked above
+                yield Problem(path, sentence)
 
 
 def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[Problem]:
-    """Yield the keys of a recovery that contradict its policy; note those without effect."""
+    """Yield the problems of a recovery's keys that contradict its policy."""
     workers, policy, backups = scenario.cluster.workers, recovery.policy, recovery.backups
     leaves_out, key = backups or policy == "quorum", "backup" if backups else "policy"
     of_all = policy == "quorum" and isinstance(recovery.quorum, int) and recovery.quorum > workers

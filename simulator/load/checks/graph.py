@@ -13,10 +13,10 @@ from .refusal import Problem, broken
 
 
 def graph_problems(scenario: Scenario) -> Iterator[Problem]:
-    """Yield the problems of the graph, if each setting is possible alone."""
+    """Yield the problems of the graph, if each setting is valid alone."""
     cluster = scenario.cluster
     if sum(group.workers for group in cluster.group) > cluster.workers:
-        return  # refused elsewhere; the places of these workers are not determined
+        return  # refused elsewhere; these workers have no definite place
     if scenario.network.platform is not None:
         yield from _platform(scenario)
         return
@@ -51,7 +51,7 @@ def _links(graph: NetworkGraph) -> Iterator[Problem]:
 
 
 def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Problem]:
-    """Refuse bandwidths without effect: doubling one changes no capacity."""
+    """Refuse bandwidths without effect: those that change no capacity when doubled."""
     network, capacities = graph.network, [line.capacity for line in graph.lines]
     tries: dict[KeyPath, dict[str, object]] = {}
     if network.bandwidth is not None and not (network.up and network.down):
@@ -62,13 +62,13 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
             changed = (*network.link[:index], double, *network.link[index + 1 :])
             tries["network", "link", index, "bandwidth"] = {"link": changed}
     for where, update in tries.items():
-        other = scenario.model_copy(update={"network": network.model_copy(update=update)})
-        same = [line.capacity for line in NetworkGraph(other).lines] == capacities
+        doubled = scenario.model_copy(update={"network": network.model_copy(update=update)})
+        same = [line.capacity for line in NetworkGraph(doubled).lines] == capacities
         yield from broken((same, where, "bandwidth-unused"))
 
 
 def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> Iterator[Problem]:
-    """Check the background traffic; `names`: all places, None if already checked."""
+    """Check the background traffic; `names`: all places, None if checked elsewhere."""
     for index, traffic in enumerate(graph.network.background):
         where: KeyPath = ("network", "background", index)
         strange = [name for name in traffic.between if names is not None and name not in names]
@@ -93,7 +93,7 @@ def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> 
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:
-    """Check a platform: the places that it must have, and keys that it sets itself."""
+    """Check that a platform has all named places, and sets no key a second time."""
     platform, network = scenario.network.platform, scenario.network
     assert platform is not None
     file = platform.file

@@ -18,7 +18,7 @@ LINK_KEYS = ("sharing", "profile", "outages")
 
 
 def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Yield the problems of [network], and of the places that groups and the server name."""
+    """Yield the problems of [network], and of the regions of groups and the server."""
     problems = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
     if scenario.network.closed_form:
         problems += _closed_form(scenario)
@@ -72,7 +72,7 @@ def _bandwidths(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _windows(network: Network) -> Iterator[Problem]:
-    """Check that a TCP window sets a rate, which takes a round trip with a mean."""
+    """Check that the round trip of every TCP window has a mean, which sets its rate."""
     lines: list[tuple[KeyPath, Network | Link]] = [(("network",), network)]
     lines += [(("network", "link", index), link) for index, link in enumerate(network.link)]
     for where, line in lines:
@@ -104,7 +104,7 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Check that the table has every pair of regions, and that no link contradicts it."""
+    """Check that the table of regions has every pair, and that no link contradicts it."""
     table, links = scenario.network.regions, scenario.network.link
     if table is None or scenario.network.platform is not None:
         return

@@ -1,7 +1,7 @@
-"""Rules between settings: where a rule is broken, and its sentence.
+"""Report broken rules between settings: the key at fault, the problem and the remedy.
 
-A rule is a condition, the path of the key at fault, and the reason in refusals.toml, where the
-sentence says what is wrong and what to write.
+A rule is a condition, the path of the key at fault, and a reason, by which refusals.toml gives the
+sentence.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,25 +13,25 @@ from ...inputs import untrusted
 from ...inputs.messages import KeyPath, nearest
 
 Rule = tuple[object, str | KeyPath, str]
-"""Whether a rule is broken, the key (dotted, or as a path), and the reason."""
+"""Whether the rule is broken, the key at fault (dotted, or as a path), and the reason."""
 
 
 class Problem(NamedTuple):
-    """A key, and its fault with the remedy."""
+    """The path of a key, and a sentence with its fault and the remedy."""
 
     path: KeyPath
-    what: str
+    sentence: str
 
 
 @cache
 def sentences() -> dict[str, str]:
-    """Return the sentence of each reason."""
+    """Return the sentences of refusals.toml by reason."""
     text = untrusted.text(Path(__file__).with_name("refusals.toml"))
     return untrusted.toml(text, untrusted.DEEPEST)
 
 
 def broken(*rules: Rule, **values: object) -> Iterator[Problem]:
-    """Yield a problem for each rule that is broken; `values` fill its sentence."""
+    """Yield a problem for each broken rule; `values` fill its sentence."""
     for holds, key, reason in rules:
         if holds:
             path = tuple(key.split(".")) if isinstance(key, str) else key
@@ -39,8 +39,8 @@ def broken(*rules: Rule, **values: object) -> Iterator[Problem]:
 
 
 def unknown(
-    path: KeyPath, name: str | None, names: Collection[str], what: str
+    path: KeyPath, name: str | None, names: Collection[str], kind: str
 ) -> Iterator[Problem]:
-    """Yield a problem if a given name is not one of `names`; `what`: their kind."""
+    """Yield a problem if a given name is not one of `names`; `kind`: their kind."""
     if name is not None and name not in names:
-        yield Problem(path, f"unknown {what}; {nearest(name, names, f'{what}s')}")
+        yield Problem(path, f"unknown {kind}; {nearest(name, names, f'{kind}s')}")

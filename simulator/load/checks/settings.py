@@ -1,4 +1,4 @@
-"""Check settings that are impossible together, or that cannot be simulated."""
+"""Check settings that contradict each other, or that cannot be simulated."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from .cluster import cluster_problems, device_problems, recovery_problems
 from .network import network_problems
 from .refusal import Problem, broken, unknown
 
-SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program's parameter
+SAVING = "recovery.checkpoint.every"  # a key of [tune] that is not a parameter of the program
 PLAIN: dict[str, Any] = {
     "lr": ConstantSchedule, "tau": (FixedPeriod, Period), "momentum": Identity,
     "outer": Identity, "block_momentum": Identity, "codec": Raw,
@@ -35,7 +35,7 @@ PLAIN: dict[str, Any] = {
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
-    """Return the first problem of each key, in a scenario of well-formed tables."""
+    """Return the first problem of each key in a scenario whose tables are well formed."""
     faults = [*_objective(scenario, programs)]
     if faults:
         return dict(faults)
@@ -54,13 +54,13 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
         *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
-    for path, what in faults:
-        first.setdefault(path, what)
+    for path, fault in faults:
+        first.setdefault(path, fault)
     return first
 
 
 def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Check an objective whose library, model or file may be missing or useless."""
+    """Check that an objective's library, model and file exist and are usable."""
     spec = scenario.objective
     try:
         if isinstance(spec, LearningCurve):
@@ -77,13 +77,13 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
 def _programs(
     where: KeyPath, tables: Sequence[Any], programs: Mapping[str, Program]
 ) -> Iterator[Problem]:
-    """Check that the `algorithm` of each table, where it names one, is a program."""
+    """Check that the program named by `algorithm` in each table exists."""
     for index, table in enumerate(tables):
         yield from unknown((*where, index, "algorithm"), table.algorithm, programs, "program")
 
 
 def _codecs(scenario: Scenario) -> Iterator[Problem]:
-    """Check that measured codecs exist, or are used, and have one time for each size."""
+    """Check that measured codecs exist and have one time for each size."""
     used = [getattr(one.parameters.get("codec"), "kind", "raw") for one in scenario.algorithm]
     kinds = [kind for kind in CODECS.kinds if kind != "raw"]
     for index, codec in enumerate(scenario.codec):
@@ -95,11 +95,11 @@ def _codecs(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
-    """Check that every standard error, and every list of draws, belongs to a number."""
+    """Check that every standard error and list of draws belongs to a number."""
     for name in ("sd", "draws"):
         for key, value in getattr(scenario.calibration, name, {}).items():
             path = ("calibration", name, key)
-            # an exponent may have both signs
+            # an exponent may have either sign
             low = name == "draws" and min(value) <= 0 and not key.endswith("_exponent")
             yield from broken(
                 (not knows(scenario, key), path, "calibration-key"),
@@ -174,10 +174,10 @@ def _beyond_theorem_two(where: KeyPath, algorithm: Algorithm) -> Iterator[Proble
     """Check the parameters for which Theorem 2 does not hold."""
     for key, kind in PLAIN.items():
         value, path = algorithm.parameters.get(key), _written(where, algorithm, key)
-        other_kind = value is not None and not isinstance(value, kind)
-        rate = value(1) if key == "lr" and value is not None and not other_kind else LEAST
+        wrong_kind = value is not None and not isinstance(value, kind)
+        rate = value(1) if key == "lr" and value is not None and not wrong_kind else LEAST
         yield from broken(
-            (other_kind, path, "bound-plain"),
+            (wrong_kind, path, "bound-plain"),
             (not LEAST <= rate <= MOST, path, "bound-rate"),
             least=LEAST,
             most=MOST,
@@ -233,7 +233,7 @@ def _codec(
 def _entries(
     where: KeyPath, scenario: Scenario, algorithm: Algorithm, ratio: float
 ) -> Iterator[Problem]:
-    """Check that every piece of a vector has entries, and that a sparse codec can keep one."""
+    """Check that every piece of a vector has an entry, and that a sparse codec sends one."""
     given, entries = algorithm.parameters, dimension_of(scenario.objective)
     if entries is None:
         return
@@ -259,11 +259,11 @@ def _multiplier(scenario: Scenario) -> Iterator[Problem]:
     key = "local_sgd_sync_multiplier"
     algorithms = scenario.algorithm
     stated = [(n, one.parameters[key]) for n, one in enumerate(algorithms) if key in one.table]
-    beside = any(one.name == "local-sgd" and "codec" not in one.table for one in algorithms)
+    has_local_sgd = any(one.name == "local-sgd" and "codec" not in one.table for one in algorithms)
     for index, times in stated:
         first, cost = stated[0]
         yield from broken(
-            (not beside and index == first, ("algorithm", index, key), "multiplier-unused"),
+            (not has_local_sgd and index == first, ("algorithm", index, key), "multiplier-unused"),
             (times != cost, ("algorithm", index, key), "multiplier-twice"),
             first=first,
             times=cost,
