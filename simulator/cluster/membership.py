@@ -179,9 +179,9 @@ class Members:
 
     def leaves(self, rank: int, time: float) -> bool:
         """Return whether a worker is absent at a time (s), or has been told to leave."""
-        return self.notice(rank, time) <= time
+        return self.notice_time(rank, time) <= time
 
-    def notice(self, rank: int, time: float) -> float:
+    def notice_time(self, rank: int, time: float) -> float:
         """Return when (s) a worker is told of its current or next absence."""
         return self.calendars[rank].next(time)[0] - self.notice[rank]
 

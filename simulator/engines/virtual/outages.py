@@ -188,7 +188,7 @@ class Outages:
         if self._speed is not None or self.down_since is not None:
             return 0.0
         crash = self.calendar.next(node.now)[0]
-        return crash if members is None else min(crash, members.notice(node.rank, node.now))
+        return crash if members is None else min(crash, members.notice_time(node.rank, node.now))
 
     def away(self, now: float) -> bool:
         """Return whether the node stays out of a round that begins."""
