@@ -6,8 +6,9 @@ from typing import Any
 
 from ..programs.effects import Payload
 from . import payloads
-from .tolerances import TIME_TOLERANCE
 
+TIME_TOLERANCE = 1e-12
+"""Relative difference of times below which they are equal up to rounding."""
 ABSENT = -1  # in place of a step: this worker has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
 

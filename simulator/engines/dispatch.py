@@ -16,8 +16,8 @@ from ..scenario.redraw import factor, redrawn
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.world import World
 from .batched import run as batched
+from .batched.arrays import Unsupported
 from .normalisation import normalised
-from .unsupported import attempt
 from .virtual import run as virtual
 
 ENGINES = ("auto", "batched", "virtual")
@@ -57,10 +57,10 @@ def run_world(
         if engine == "batched" or (engine == "auto" and pays_off(world)):
             reason = batched.supports(world)
             if reason is None:
-                run_all = partial(batched.run_world, world, seeds, spans=spans)
-                runs, reason = attempt(run_all)
-                if runs is not None:
-                    return runs
+                try:
+                    return batched.run_world(world, seeds, spans=spans)
+                except Unsupported as why:
+                    reason = str(why)
                 if len(seeds) > 1:  # a single seed may have stopped them all
                     alone = partial(run_world, world, engine=engine)
                     first, *rest = [[seed] for seed in seeds]

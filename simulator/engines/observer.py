@@ -15,14 +15,22 @@ from typing import Any
 from ..cluster.membership import working
 from ..cluster.prices import BYTES_PER_GB, devices, price_per_second
 from ..objectives.objective import Evaluation, Objective, TheoremTwo
+from ..objectives.quadratic import NoisyQuadratic
 from ..programs.effects import Vector
 from ..programs.program import Program
-from ..results.run import CURVE, PAID, ROUNDING
-from ..scenario.scenario import Scenario
+from ..results.run import CURVE, PAID, ROUNDING, divergence_note
+from ..scenario.scenario import Algorithm, Scenario
 from . import payloads
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
 POINTS = 200  # points of a curve, if the scenario sets no interval
+DEADLINE_TOLERANCE = 1 + 1e-9
+"""A step that ends by `run.duration` times this still counts: a million additions round so much."""
+
+
+def deadline(scenario: Scenario) -> float:
+    """Return the last time that counts (s): the duration, with a tolerance."""
+    return (scenario.run.duration or math.inf) * DEADLINE_TOLERANCE
 
 
 def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
@@ -87,6 +95,7 @@ class Observer:
         self._discount = discount or (lambda time: (0.0, 0.0))
         self.paid: dict[str, list[float]] = {name: [] for name in PAID} if discount else {}
         self._devices, self._cluster = devices(scenario), scenario.cluster
+        self._program = program
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = program.counted(workers, scenario.cluster.participants)
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
@@ -210,6 +219,27 @@ class Observer:
         self.every *= 2
         for column in (*self.curve.values(), *self.paid.values()):
             del column[1::2]
+
+    def notes(self, algorithm: Algorithm, *, begun: bool) -> list[str]:
+        """Return notes for readers of the run, on its algorithm, objective and curve.
+
+        `begun`: whether an average has begun, or workers wait for one to begin.
+        """
+        program, curve, objective = self._program, self.curve, self._objective
+        quadratic = isinstance(objective, NoisyQuadratic)
+        moot = quadratic and not program.moves_alike(algorithm.parameters)
+        notes = [*algorithm.notes, *(() if moot else objective.notes)]
+        if not curve["step"][-1]:
+            lost = "no step was evaluated before the end; run longer, or evaluate more often"
+            return [*notes, lost]
+        averages = program.averages and not (program.server or program.gossips)
+        if averages and not any(map(math.isfinite, curve["tau"])):
+            notes.append(
+                "the first average did not finish before the end of the run"
+                if begun
+                else "never averaged: the period is longer than the run"
+            )
+        return [*notes, *filter(None, [divergence_note(curve)])]
 
 
 class RoundObserver(Observer):

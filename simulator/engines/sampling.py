@@ -17,9 +17,8 @@ from ..programs import Program
 from ..programs.pieces.schedule import FixedPeriod
 from ..scenario.cluster import Cluster, Sampling
 from ..scenario.scenario import Scenario
-from .collective import Collective, Why, earliest
+from .collective import TIME_TOLERANCE, Collective, Why, earliest
 from .observer import NEVER
-from .tolerances import TIME_TOLERANCE
 
 
 def samples(program: Program, scenario: Scenario) -> bool:

@@ -1,15 +1,18 @@
 """The tables of a scenario about its network and its parameter server."""
 
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, Strict, model_validator
 
 from ..distributions.law import Law
+from ..distributions.parametric import Constant
 from ..distributions.time_profile import ProfileOf
-from ..inputs.units import Bytes, Seconds
+from ..inputs import csv_columns
+from ..inputs.units import Bytes, Seconds, to_si
 from .cluster import Failures
 from .hardware import Card, of_line
-from .regions import TableOf
 from .simgrid import PlatformOf
 from .table import (
     NO_TIME,
@@ -20,6 +23,7 @@ from .table import (
     Many,
     Name,
     Section,
+    from_file,
     optional,
 )
 
@@ -31,6 +35,74 @@ CollectiveName = Literal[
 ]  # fmt: skip
 """The collectives of a mean; `paceline.simulator.network.collectives` says what each does."""
 
+LONGEST = 200  # characters of a region's name, which messages and figures show
+
+
+class RegionPair(NamedTuple):
+    """From one region to another: one-way latency, and bandwidth (bytes/s) if measured."""
+
+    latency: Constant
+    bandwidth: float | None
+
+
+@dataclass(frozen=True)
+class RegionTable:
+    """Rows of a file by (from, to); a missing direction equals the other one."""
+
+    file: str
+    rows: dict[tuple[str, str], RegionPair]
+
+    def row(self, source: str, to: str) -> RegionPair | None:
+        """Return the row from `source` to `to`, or of the other direction, if there is one."""
+        return self.rows.get((source, to)) or self.rows.get((to, source))
+
+    @property
+    def regions(self) -> list[str]:
+        """Every region that the table names, in order of appearance."""
+        return list(dict.fromkeys(name for pair in self.rows for name in pair))
+
+
+def _region(text: str) -> str:
+    if not 0 < len(text) <= LONGEST:
+        raise ValueError(f"not a region; write a name of 1 to {LONGEST} characters")
+    return text
+
+
+def _latency(text: str) -> Constant:
+    return Constant.model_construct(value=to_si(text, "time"))
+
+
+def _rate(text: str) -> float | None:
+    rate = to_si(text, "bandwidth") if text else None
+    if rate == 0:
+        raise ValueError("a bandwidth of zero; write one above zero")
+    return rate
+
+
+REGION_COLUMNS = {"from": _region, "to": _region, "latency": _latency, "bandwidth": _rate}
+
+
+def read_regions(path: Path) -> RegionTable:
+    """Read a table: from, to, latency one way and, if measured, bandwidth, with units.
+
+    Raises ValueError naming the line.
+    """
+    rows: dict[tuple[str, str], RegionPair] = {}
+
+    def add(row: list[Any], line: int) -> None:
+        source, to, *pair = row
+        if (source, to) in rows:
+            raise ValueError(f"{source} to {to} is there already; keep one of the lines")
+        rows[source, to] = RegionPair(*pair)
+
+    what, readers = ", ".join(REGION_COLUMNS), [*REGION_COLUMNS.values()]
+    for _ in csv_columns.rows(path, readers, what, [*REGION_COLUMNS], add):
+        pass
+    return RegionTable(str(path), rows)
+
+
+_reader, _schema = from_file(read_regions, "clouds.csv")
+Regions = Annotated[RegionTable, _reader, _schema]
 
 Window = Annotated[Bytes, Field(gt=0)]
 
@@ -118,7 +190,7 @@ class Network(_Line):
     slow_start: Window | None = optional(
         "first window of a connection, doubled every round trip (TCP); left out: ten segments"
     )
-    regions: TableOf | None = optional("CSV file of latencies and bandwidths from region to region")
+    regions: Regions | None = optional("CSV file of latencies and bandwidths from region to region")
     platform: PlatformOf | None = optional("SimGrid's XML file of hosts, links and routes")
     link: Many[Link] = optional("links between regions", ())
     background: Many[Background] = optional("background traffic", ())

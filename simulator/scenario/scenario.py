@@ -4,9 +4,11 @@ Shapes and single values are checked here; `load.checks` refuses settings that c
 other, and `load.load` reads files.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from math import ceil, inf
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -23,6 +25,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..distributions.distribution import Distribution
+from ..inputs import untrusted
 from ..inputs.messages import nearest
 from ..programs import Program, catalogue
 from ..programs.codecs.codec import Raw
@@ -349,6 +352,26 @@ class Scenario(Section):
         """Whether some random time has no finite variance, so that few runs tell no mean."""
         return any(law.variance == inf for law in laws(self.cluster, self.network, self.server))
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether runs are the same with every seed; False where that is not certain.
+
+        It is not with codecs and with a user's own algorithms.
+        """
+        table, programs, plain = self.table, catalogue(), _plain_keys()
+        return (
+            table.keys() <= {*plain["tables"]}
+            and self.objective.kind in ("none", "bound")  # which draw nothing
+            and all(
+                _is_plain(name, table.get(name, {})) for name in ("cluster", "network", "server")
+            )
+            and all(law.is_constant for law in laws(self.cluster, self.network))
+            and all(
+                one.name in programs and not programs[one.name].gossips and "codec" not in one.table
+                for one in self.algorithm
+            )
+        )
+
     @cached_property
     def team(self) -> Team:
         """The workers, and what follows from them: worked out once for this scenario."""
@@ -400,6 +423,18 @@ class Scenario(Section):
         table = {key: value for key, value in self.table.items() if key not in MEASURED}
         bare._loaded = self._loaded | {"table": table}
         return bare
+
+
+@cache
+def _plain_keys() -> dict[str, Any]:
+    """Return the keys by which nothing becomes random, by table; and `tables` without others."""
+    return tomllib.loads(untrusted.text(Path(__file__).with_name("determinism.toml")))
+
+
+def _is_plain(name: str, table: Any) -> bool:
+    """Return whether a table and its inner tables have plain keys only."""
+    inner = [(key, entry) for key in ("group", "link") for entry in table.get(key, ())]
+    return table.keys() <= {*_plain_keys()[name]} and all(_is_plain(*entry) for entry in inner)
 
 
 def laws(*values: Any) -> Iterator[Distribution]:

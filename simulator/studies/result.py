@@ -18,16 +18,14 @@ from ..results import (
     prediction_interval,
     statistics,
     store,
-    timeline,
     usage,
 )
 from ..results.columns import RESULT_COLUMNS
-from ..results.determinism import deterministic
 from ..results.figures import curves, style
 from ..results.figures.chart import Chart
 from ..results.intervals import HEAVY
 from ..results.prediction_interval import Errors, Uncalibrated, Unfitted
-from ..results.run import Run
+from ..results.run import Run, trace
 from ..results.verdict import Known, Verdict, of_runs
 from ..results.wording import Reason
 from ..scenario.scenario import Algorithm, Scenario
@@ -166,7 +164,7 @@ class Result(Display):
         scenario = self.scenario
         known = Known(
             scenario.heavy_tailed,
-            deterministic(scenario),
+            scenario.deterministic,
             bases(scenario),
             self.errors,
             {row["label"]: row for row in self.algorithms},
@@ -314,7 +312,7 @@ def save(
     scenario = result.scenario
     written = {
         "curves.csv": statistics.csv_table(result.runs),
-        "timeline.json": store.dump(timeline.events(result.groups), indent=None),
+        "timeline.json": store.dump(trace(result.groups), indent=None),
         **(files or {}),
     }
     draw = partial(result._drawn, curves.figures)

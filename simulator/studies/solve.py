@@ -25,7 +25,6 @@ from ..load.document import override
 from ..load.explain import value_at
 from ..load.load import Programs, load, varied
 from ..results import intervals, statistics, store
-from ..results.determinism import deterministic
 from ..results.figures.chart import Axis, Chart, Line, Look, Panel
 from ..results.store import Destination
 from ..scenario.scenario import Scenario
@@ -281,7 +280,7 @@ def solve(  # noqa: PLR0913 - the options of the command
             return _reading(run_on(place, one, drawn, progress=tell), wanted.number)
 
         solutions = []
-        unknown = len(seed_range(base, seeds, seed)) == 1 and not deterministic(base)
+        unknown = len(seed_range(base, seeds, seed)) == 1 and not base.deterministic
         for index in indices:
             label = base.algorithm[index].label
             solution = _Search(label, vary, wanted, values, partial(read, index)).solution()

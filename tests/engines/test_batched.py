@@ -18,9 +18,9 @@ from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.batched.arrays import Stack
 from paceline.simulator.engines.batched.gradients import QuadraticGradients
 from paceline.simulator.engines.batched.node import BatchedNode
+from paceline.simulator.engines.collective import TIME_TOLERANCE
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
-from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import available_programs
 from paceline.simulator.objectives.quadratic import NoisyQuadratic

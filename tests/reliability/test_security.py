@@ -564,7 +564,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     from paceline.simulator.inputs import csv_columns, untrusted
     from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store
-    from paceline.simulator.scenario import regions, simgrid
+    from paceline.simulator.scenario import network, simgrid
     from paceline.validate.calibration import profile, sources
     from paceline.validate.training import events
 
@@ -574,7 +574,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(trace)
     os.mkfifo(telemetry)
     for read in (
-        read_toml, profile.read, regions.read, simgrid.read, events.read,
+        read_toml, profile.read, network.read_regions, simgrid.read, events.read,
         lambda path: [*csv_columns.rows(path, [csv_columns.seconds], "one time")],
         lambda path: store.read(path.parent), untrusted.text,
         lambda path: sources.read([trace]), lambda path: sources.read([telemetry.parent]),

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from paceline.simulator.results import intervals, statistics, store, timeline
+from paceline.simulator.results import intervals, statistics, store
 from paceline.simulator.results.figures import curves, drawing, interactive, style
-from paceline.simulator.results.run import SPAN, Kind
+from paceline.simulator.results.run import FIRST, SPAN, Kind, trace
 from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run, summary
 
@@ -232,10 +232,10 @@ def traced(label):
 
 
 def test_timeline_events():
-    document = timeline.events({"asgd": [traced("asgd"), make_run()], "none": [make_run()]})
+    document = trace({"asgd": [traced("asgd"), make_run()], "none": [make_run()]})
     events = json.loads(json.dumps(document, allow_nan=False))["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    first = timeline.FIRST
+    first = FIRST
     assert names == {(first, 0): "worker 0", (first, 1): "worker 1", (first, 2): "server"}
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["asgd"]
     spans = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
@@ -252,5 +252,5 @@ def test_timeline_events():
 def test_a_cut_timeline_says_so():
     run = traced("asgd")
     run.spans_truncated = True
-    events = timeline.events({"asgd": [run]})["traceEvents"]
+    events = trace({"asgd": [run]})["traceEvents"]
     assert events[0]["args"]["name"] == "asgd (only the beginning)"

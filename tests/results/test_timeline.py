@@ -6,8 +6,8 @@ from collections import defaultdict
 import pytest
 
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.results import store, timeline
-from paceline.simulator.results.run import Kind
+from paceline.simulator.results import store
+from paceline.simulator.results.run import Kind, trace
 from paceline.simulator.results.statistics import group
 from tests.helpers.worlds import QUADRATIC, scenario
 
@@ -56,7 +56,7 @@ def runs():
 
 def test_the_slices_of_every_thread_are_its_spans(runs):
     """As Perfetto takes them: in whole nanoseconds, each after the one before it on its thread."""
-    document = json.loads(store.dump(timeline.events(group(runs)), indent=None))
+    document = json.loads(store.dump(trace(group(runs)), indent=None))
     names, slices = {}, defaultdict(list)
     for event in document["traceEvents"]:
         place = event["pid"], event["tid"]

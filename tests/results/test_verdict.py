@@ -8,7 +8,6 @@ import pytest
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results import statistics
-from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
 from paceline.simulator.results.verdict import (
     ALONE,
@@ -128,14 +127,14 @@ RANDOM = [
 
 
 def test_a_scenario_without_chance_needs_one_seed():
-    assert deterministic(plain())
+    assert plain().deterministic
     result = simulate(plain()).pick
     assert (result["label"], result["decided"]) == ("local-sgd tau=4", True)
 
 
 @looped("changes", RANDOM)
 def test_chance_is_noticed_wherever_it_comes_from(changes):
-    assert not deterministic(plain(**changes))
+    assert not plain(**changes).deterministic
 
 
 def test_rounding_decides_nothing():

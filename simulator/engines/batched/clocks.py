@@ -44,7 +44,7 @@ from ...distributions.distribution import Array
 from ...network.closed_form import Traffic
 from ...results.run import Kind, Spans
 from ...scenario.scenario import Scenario
-from ..tolerances import deadline
+from ..observer import deadline
 
 LONGEST = 1024  # most steps in one segment
 SEGMENTS = 2**24  # most draws in memory at once, of all workers and seeds

@@ -13,8 +13,7 @@ from ...distributions import random_streams
 from ...distributions.random_streams import Purpose
 from ...programs.codecs.channel import Opens
 from ...programs.effects import Encoded, Handle, Node, Payload
-from ..unsupported import Unsupported
-from .arrays import Stack
+from .arrays import Stack, Unsupported
 
 
 class RowGenerator:

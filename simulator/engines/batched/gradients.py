@@ -12,8 +12,7 @@ from ...objectives.objective import GradientSource, Nothing, Objective
 from ...objectives.quadratic import NoisyQuadratic
 from ...objectives.softmax import SoftmaxRegression
 from ...programs.effects import Vector
-from ..unsupported import Unsupported
-from .arrays import PerWorker, Stack, array
+from .arrays import PerWorker, Stack, Unsupported, array
 
 NOISE = 2**22  # most random numbers in memory at once
 

@@ -15,11 +15,10 @@ from ...objectives.objective import GradientSource
 from ...programs.effects import Encoded, Handle, Node, Payload, Phase, Pieces, Vector
 from ...programs.pieces.transform import Identity, Momentum, Nesterov
 from .. import payloads
+from ..collective import TIME_TOLERANCE
 from ..node import introduce
-from ..tolerances import TIME_TOLERANCE
-from ..unsupported import Unknown, Unsupported
 from . import codecs
-from .arrays import PerWorker, Stack, array
+from .arrays import PerWorker, Stack, Unknown, Unsupported, array
 from .clocks import Clocks, Timed
 from .repeats import Repeats
 

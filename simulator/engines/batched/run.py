@@ -22,10 +22,8 @@ from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
 from ..observer import POINTS, Observer, next_shown
 from ..overheads import EffectCosts
-from ..unsupported import Unsupported
-from ..virtual import run as virtual
 from . import gradients
-from .arrays import Stack, array
+from .arrays import Stack, Unsupported, array
 from .clocks import Clocks
 from .codecs import RowCodec
 from .compute_times import Draws, SumDraws
@@ -215,7 +213,7 @@ class Batch:
 
     def _run(self, index: int) -> Run:
         """Return the results of one seed."""
-        algorithm, program, clocks = self.algorithm, self.program, self.clocks
+        algorithm, clocks = self.algorithm, self.clocks
         observer, traffic = self.observers[index], self.traffic[index]
         curve = observer.curve
         end = self._end(curve)
@@ -238,7 +236,7 @@ class Batch:
             spans=None if spans is None else spans.array(end),
             notes=[
                 *self.notes,
-                *virtual.notes(program, algorithm, self.objectives[index], curve, traffic.begun),
+                *observer.notes(algorithm, begun=traffic.begun),
             ],
             spans_truncated=spans is not None and spans.truncated,
             updates=observer.updates,

@@ -10,13 +10,15 @@ After a change run tests/engines/test_crashes.py.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from heapq import merge
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappush, merge
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
+from simpy.events import NORMAL, EventPriority
 
 from ...cluster import failures
 from ...cluster.failures import NEVER, PATIENCE, Calendar, Down
@@ -27,10 +29,39 @@ from ...results.run import SPAN, Kind
 from ...scenario.scenario import Scenario
 from .. import observer
 from ..sampling import samples
-from ..tolerances import deadline
-from .agenda import LAST
 from .node import VirtualNode
 from .outages import Outages
+
+LAST = EventPriority(2)  # below all others: events exactly at the deadline count
+
+
+class Agenda:
+    """SimPy's events (`env`), the time of the `next` (s), and the nodes to resume with values."""
+
+    __slots__ = ("env", "next", "ready")
+
+    def __init__(self) -> None:
+        self.env = simpy.Environment()
+        self.next = inf
+        self.ready: deque[tuple[Any, Any]] = deque()
+
+    def call_at(
+        self,
+        time: float,
+        callback: Callable[[simpy.Event], None],
+        value: Any = None,
+        priority: EventPriority = NORMAL,
+    ) -> None:
+        """Schedule an event of SimPy's at exactly `time`, or now if that is past.
+
+        SimPy itself adds a delay to its clock, which rounds. Nodes have exact clocks, and would be
+        behind a fabric that has advanced to the event.
+        """
+        env, event = self.env, simpy.Event(self.env)
+        event._ok, event._value = True, value
+        event.callbacks.append(callback)
+        heappush(env._queue, (max(time, env.now), priority, next(env._eid), event))
+        self.next = min(self.next, time)
 
 
 class Rollback(NamedTuple):
@@ -83,7 +114,7 @@ class Availability:
         self.crashes = self.calendars = crashes
         self._next_crash = NEVER
         self._saves: dict[int, list[float]] = {}
-        self._deadline = deadline(scenario)
+        self._deadline = observer.deadline(scenario)
         self._saved = 0.0
         self._rollback_times = [0.0]  # by the nodes' clocks: start of each offset
         self._offsets = [0.0]  # seconds

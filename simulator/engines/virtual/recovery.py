@@ -23,9 +23,8 @@ from ...distributions.random_streams import Purpose, quick
 from ...network.closed_form import Nic
 from ...network.mean_cost import download_cost, download_source
 from ...scenario.cluster import Recovery
-from ..collective import Collective, Why, earliest
+from ..collective import TIME_TOLERANCE, Collective, Why, earliest
 from ..sampling import Sampled
-from ..tolerances import TIME_TOLERANCE
 from .node import VirtualNode
 
 Team = list[int] | None

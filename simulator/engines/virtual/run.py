@@ -4,10 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...objectives.objective import Objective
-from ...objectives.quadratic import NoisyQuadratic
 from ...programs import Program, catalogue
-from ...results.run import Run, Spans, divergence_note
+from ...results.run import Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
 from . import accounts, collective_slowdown
@@ -32,7 +30,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
 
     Raises ProgramError if the program breaks the rules of the effects.
     """
-    algorithm, program, stored = world.algorithm, world.program, Spans(spans) if spans else None
+    algorithm, stored = world.algorithm, Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"):
         simulation = Simulation(world, seed, stored).run()  # a note reports divergence
     simulation.observer.close(simulation.horizon, simulation.deserted)
@@ -51,7 +49,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         links=simulation.traffic.links(),
         spans=shown,
         notes=[
-            *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
+            *simulation.observer.notes(algorithm, begun=simulation.averages_begun()),
             *stalled,
             *collective_slowdown.notes(simulation),
         ],
@@ -66,38 +64,3 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         stall=simulation.stall,
         paid=simulation.observer.paid,
     )
-
-
-def notes(
-    program: Program,
-    algorithm: Algorithm,
-    objective: Objective,
-    curve: dict[str, list[float]],
-    begun: bool = False,
-) -> list[str]:
-    """Return notes for readers of a run, on its algorithm, objective and curve.
-
-    `begun`: whether an average has begun, or workers wait for one to begin.
-    """
-    moot = isinstance(objective, NoisyQuadratic) and not program.moves_alike(algorithm.parameters)
-    return [
-        *algorithm.notes,
-        *(() if moot else objective.notes),
-        *_warnings(curve, program, begun),
-    ]
-
-
-def _warnings(curve: dict[str, list[float]], program: Program, begun: bool) -> list[str]:
-    """Return notes on a curve: that it is empty, was never averaged, or diverged."""
-    if not curve["step"][-1]:
-        return ["no step was evaluated before the end; run longer, or evaluate more often"]
-    warnings = []
-    averages = program.averages and not (program.server or program.gossips)
-    if averages and not np.isfinite(curve["tau"]).any():
-        warnings.append(
-            "the first average did not finish before the end of the run"
-            if begun
-            else "never averaged: the period is longer than the run"
-        )
-    lost = divergence_note(curve)
-    return [*warnings, lost] if lost else warnings

@@ -44,12 +44,10 @@ from ...scenario.world import World
 from .. import payloads
 from ..collective import ABSENT, Collective, GradientPiece
 from ..node import compare
-from ..observer import Discount, Observer, RoundObserver
+from ..observer import Discount, Observer, RoundObserver, deadline
 from ..overheads import EffectCosts
 from ..sampling import Absentees, leaping
-from ..tolerances import deadline
-from .agenda import LAST, Agenda
-from .availability import Availability
+from .availability import LAST, Agenda, Availability
 from .collective_slowdown import join, slow, tell
 from .node import Message, VirtualNode
 from .outages import Outages

@@ -21,7 +21,6 @@ from ...inputs import untrusted
 from ...load.load import load
 from ...objectives import plugins
 from ...results import statistics, store
-from ...results.determinism import deterministic
 from ...results.intervals import NORMAL
 from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
@@ -217,7 +216,7 @@ class _Search:
         self.limits = [*self.keys.values()]
         self.used = [target for target in self.targets if not target.held]
         self.held = [target for target in self.targets if target.held]
-        self.certain = all(deterministic(target.variant) for target in self.used)
+        self.certain = all(target.variant.deterministic for target in self.used)
 
     def at(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return readings, shape (places, targets, 1 + seeds)."""

@@ -27,7 +27,6 @@ from ...results.columns import (
     estimate_of,
     ranked_by,
 )
-from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
 from ...results.order import MARGIN, Terms, order
 from ...results.prediction_interval import PACE
@@ -276,7 +275,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     }
     of_loss = measure == "final_loss"
     margin = min(records[label].get("margin", MARGIN) for label in left) if of_loss else MARGIN
-    terms = Terms(deterministic(scenario), scenario.heavy_tailed and not of_loss, margin)
+    terms = Terms(scenario.deterministic, scenario.heavy_tailed and not of_loss, margin)
     ranking = order(scores, at_least, terms=terms, factors=factors)
     ranking = ranking.stating(ranking.best, records[ranking.best].get("stated", {}).get(measure))
     column_ = BY_KEY[measure]
