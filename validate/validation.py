@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from paceline.simulator.errors import InputError, RunError
-from paceline.simulator.load.load import Programs, load
+from paceline.simulator.load.load import Programs, loaded
 from paceline.simulator.results import store
 from paceline.simulator.results.store import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -98,23 +98,22 @@ def validate(  # noqa: PLR0913 - the options of the command
             "a script that trains for real is imported by its processes: start its work under "
             '`if __name__ == "__main__":`'
         )
-    if not isinstance(scenario, Scenario):
-        scenario = load(scenario, programs=programs)
+    scenario = loaded(scenario, programs)
     joins = launch.launched()
     checks.require_runnable(scenario, joins)
     device = find_device(device)
     numbers = seed_range(scenario, scenario.validation.seeds if seeds is None else seeds, seed)
-    demand_algorithms(scenario, programs)
+    demand_algorithms(scenario)
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
-            launch.join(_job(scenario, numbers, device, programs, Path(folder)))
-    options = settings("validate", scenario, programs, seeds=list(numbers), device=device)
+            launch.join(_job(scenario, numbers, device, Path(folder)))
+    options = settings("validate", scenario, seeds=list(numbers), device=device)
     with Destination.of(out, overwrite).open(ValidationDirectory, options) as whole:
-        predict = partial(_predict, scenario, numbers, programs, whole)
+        predict = partial(_predict, scenario, numbers, whole)
         if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
             predicted = predict()
         directory = whole.measured
-        job = _job(scenario, numbers, device, programs, directory.scratch)
+        job = _job(scenario, numbers, device, directory.scratch)
         about = machine.hardware(device)
         busy = (device != "cpu" and used_by_others()) or 0.0
         todo = job.tasks
@@ -161,11 +160,9 @@ class ValidationDirectory(ComparisonDirectory):
         super().close()
 
 
-def _predict(
-    scenario: Scenario, numbers: range, programs: Programs, whole: store.Directory
-) -> Result:
+def _predict(scenario: Scenario, numbers: range, whole: store.Directory) -> Result:
     """Simulate with the seeds of the real runs; with a profile, add the nominal pace."""
-    run = partial(simulate, seeds=len(numbers), seed=numbers.start, programs=programs, paired=True)
+    run = partial(simulate, seeds=len(numbers), seed=numbers.start, paired=True)
     with store.Directory(whole.path / "predicted", whole.settings, overwrite=True) as directory:
         result = run(scenario, kept=directory)
         more = {}
@@ -179,23 +176,21 @@ def _predict(
     return result
 
 
-def _job(
-    scenario: Scenario, seeds: Sequence[int], device: str, programs: Programs, folder: Path
-) -> Job:
+def _job(scenario: Scenario, seeds: Sequence[int], device: str, folder: Path) -> Job:
     """Return the job of every algorithm with every seed.
 
-    Equal runs share a folder across calls, except those of the user's `programs`, which have no
+    Equal runs share a folder across calls, except those of the user's programs, which have no
     version, and those under a launcher, whose ranks must agree on the folders' names.
     """
     pairs = [(algorithm, seed) for algorithm in scenario.algorithm for seed in seeds]
     if launch.launched():
         names = [f"task-{number}" for number in range(len(pairs))]
-    elif programs is not None:
+    elif scenario.added:
         names = [secrets.token_hex(16) for _ in pairs]
     else:
         names = [_key(scenario, *pair, device) for pair in pairs]
     tasks = (TrainingTask(*pair, folder / name) for pair, name in zip(pairs, names, strict=True))
-    return Job(scenario, tuple(tasks), folder, device, programs)
+    return Job(scenario, tuple(tasks), folder, device)
 
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
@@ -217,12 +212,12 @@ def _code() -> str:
 
 def _is_whole(task: TrainingTask, job: Job) -> bool:
     """Return whether an earlier call has finished all nodes of a task."""
-    nodes = launch.process_count(job.scenario, [task], job.programs)
+    nodes = launch.process_count(job.scenario, [task])
     return all((task.folder / f"rank-{rank}.json").is_file() for rank in range(nodes))
 
 
 def _measured(job: Job) -> list[MeasuredRun]:
-    runs = (measure(task, job.scenario, job.programs) for task in job.tasks)
+    runs = (measure(task, job.scenario) for task in job.tasks)
     return [run for run in runs if run is not None]
 
 

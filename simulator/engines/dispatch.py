@@ -9,7 +9,6 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from ..load.load import Programs, available_programs
 from ..programs import awaits
 from ..results.run import Run
 from ..scenario.redraw import factor, redrawn
@@ -25,20 +24,10 @@ LONG = 10**6  # gradients of a run that takes the reference engine minutes, whic
 
 
 def run_seeds(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    seeds: Sequence[int],
-    *,
-    programs: Programs = None,
-    **how: Any,
+    scenario: Scenario, algorithm: Algorithm, seeds: Sequence[int], **how: Any
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds`; `how` passes options to `run_world`."""
-    return run_world(written(scenario, algorithm, programs), seeds, **how)
-
-
-def written(scenario: Scenario, algorithm: Algorithm, programs: Programs = None) -> World:
-    """Return an algorithm's world, with the scenario as written."""
-    return World(scenario, algorithm, available_programs(programs)[algorithm.name])
+    """Run one algorithm with each of `seeds`; `how`: the options of `run_world`."""
+    return run_world(World(scenario, algorithm), seeds, **how)
 
 
 def run_world(

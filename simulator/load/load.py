@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,12 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
 
 def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenario:
     """Turn a table into a checked scenario. Raises InputError."""
-    available, document = available_programs(programs), assembled(table, origin)
+    added, document = added_programs(programs), assembled(table, origin)
+    available = {**catalogue(), **added}
     while True:
         context = {
             "file": origin.file, "folder": origin.folder, "table": document.table,
-            "programs": available, "notes": document.notes,
+            "programs": available, "added": added, "notes": document.notes,
         }  # fmt: skip
         try:
             scenario = Scenario.model_validate(document.table, context=context)
@@ -77,12 +77,15 @@ def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenar
             raise InputError(document.refusal(faults))
 
 
+def loaded(scenario: Scenario | str | Path, programs: Programs = None) -> Scenario:
+    """Return a scenario with `programs` beside its own; load it if it is not loaded yet."""
+    if not isinstance(scenario, Scenario):
+        return load(scenario, programs=programs)
+    return scenario.with_programs(added_programs(programs)) if programs else scenario
+
+
 def varied(
-    scenario: Scenario,
-    overrides: Sequence[str] = (),
-    *,
-    table: dict[str, Any] | None = None,
-    programs: Programs = None,
+    scenario: Scenario, overrides: Sequence[str] = (), *, table: dict[str, Any] | None = None
 ) -> Scenario:
     """Load a scenario again with `overrides`, or with another `table`. Raises InputError."""
     return parse(
@@ -90,22 +93,22 @@ def varied(
         file=scenario.file,
         folder=Path(scenario.file).parent,
         overrides=overrides,
-        programs=programs,
+        programs=scenario.added,
     )
 
 
-def available_programs(programs: Programs) -> Mapping[str, Program]:
-    """Return the catalogue and a user's `programs`. Raises InputError for other objects."""
-    available = dict(catalogue())
+def added_programs(programs: Programs) -> Mapping[str, Program]:
+    """Return the programs of a user by name. Raises InputError for other objects."""
+    added = dict[str, Program]()
     for name, program in (programs or {}).items():
         if isinstance(program, Program):
-            available[name] = replace(program)  # drops models, which pickle refuses
+            added[name] = program
         elif inspect.iscoroutinefunction(program):
-            available[name] = Program(name, program, "user")
+            added[name] = Program(name, program, "user")
         else:
             raise InputError(
                 f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
                 "write `async def`"
             )
-        awaits.demand(available[name])
-    return available
+        awaits.demand(added[name])
+    return {name: program for name, program in added.items() if catalogue().get(name) != program}

@@ -47,10 +47,9 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
 
 
 def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | None) -> str:
-    program = catalogue().get(algorithm.name) if algorithm else None
-    if algorithm is None or program is None:
+    if algorithm is None or algorithm.name not in catalogue():
         return f"by {baseline(spec).basis}"
-    phrase = expect(World.of(scenario, algorithm, program)).phrase
+    phrase = expect(World(scenario, algorithm).under()).phrase
     meant, parameters = size(scenario), scenario.model.parameters
     if _alike(meant, parameters):
         return phrase

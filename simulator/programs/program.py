@@ -77,6 +77,10 @@ class Program:
     needs_sgd: str = ""
     refuses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the cached model of parameters, which cannot be pickled."""
+        return {key: value for key, value in self.__dict__.items() if key != "parameters"}
+
     @property
     def summary(self) -> str:
         """First line of the docstring of the server, if there is one, or of the worker."""

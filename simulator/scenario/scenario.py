@@ -322,7 +322,7 @@ class Scenario(Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Store the origin of the scenario, if it was loaded."""
-        keys = ("file", "table", "notes")
+        keys = ("file", "table", "notes", "added")
         self._loaded = {key: context[key] for key in keys if key in (context or {})}
 
     @property
@@ -335,6 +335,23 @@ class Scenario(Section):
         """The TOML table after overrides, JSON-able."""
         table: dict[str, Any] = self._loaded.get("table", {})
         return table
+
+    @property
+    def added(self) -> Mapping[str, Program]:
+        """A user's programs, beside the catalogue's; their code has no version."""
+        added: Mapping[str, Program] = self._loaded.get("added", {})
+        return added
+
+    @property
+    def programs(self) -> Mapping[str, Program]:
+        """Every program that an algorithm may name."""
+        return {**catalogue(), **self.added}
+
+    def with_programs(self, added: Mapping[str, Program]) -> Self:
+        """Return a copy with more programs of a user."""
+        copied = self.model_copy()
+        copied._loaded = self._loaded | {"added": {**self.added, **added}}
+        return copied
 
     @property
     def notes(self) -> tuple[str, ...]:

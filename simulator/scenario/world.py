@@ -13,12 +13,11 @@ class World:
 
     scenario: Scenario
     algorithm: Algorithm
-    program: Program
 
-    @classmethod
-    def of(cls, scenario: Scenario, algorithm: Algorithm, program: Program) -> Self:
-        """Return the world of an algorithm under its own recovery and overheads."""
-        return cls(scenario, algorithm, program).under()
+    @property
+    def program(self) -> Program:
+        """The program of the algorithm."""
+        return self.scenario.programs[self.algorithm.name]
 
     def under(self) -> Self:
         """Return the world under the recovery and the overheads that hold for the algorithm."""

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world, written
+from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world
 from ..errors import InputError
-from ..load.load import Programs, available_programs
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.world import World
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
@@ -22,14 +22,12 @@ class Execution:
     """Engine and processes that execute runs; numbers depend on none but the engine.
 
     `jobs` processes on this machine share the tasks, or the Dask cluster whose scheduler listens at
-    the address `dask`. `programs`: a user's, beside the catalogue's. Raises
-    InputError for impossible values.
+    the address `dask`. Raises InputError for impossible values.
     """
 
     engine: str = "auto"
     jobs: int = 1
     dask: str | None = None
-    programs: Programs = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -54,14 +52,14 @@ class Execution:
 
         `replicates`: the bootstrap replicate of each seed; None: numbers as written.
         """
-        world = written(scenario, algorithm, self.programs)
+        world = World(scenario, algorithm)
         if replicates is not None:
             return run_replicates(world, seeds, replicates, engine=self.engine)
         return run_world(world, seeds, engine=self.engine, spans=spans)
 
     def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
         """Return how many of an algorithm's `seeds` seeds one call runs."""
-        many = batches_seeds(written(scenario, algorithm, self.programs), self.engine)
+        many = batches_seeds(World(scenario, algorithm), self.engine)
         return min(TOGETHER, -(-seeds // self.jobs)) if many else 1
 
 
@@ -73,17 +71,12 @@ def seed_range(scenario: Scenario, count: int | None, first: int) -> range:
     return range(first, first + count)
 
 
-def demand_algorithms(scenario: Scenario, programs: Programs) -> None:
-    """Raise InputError unless `scenario` has algorithms, all of them known here."""
+def demand_algorithms(scenario: Scenario) -> None:
+    """Raise InputError unless `scenario` has algorithms."""
     if not scenario.algorithm:
         raise InputError(
             f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "
             "(paceline list programs)"
-        )
-    known = available_programs(programs)
-    for name in (each.name for each in scenario.algorithm if each.name not in known):
-        raise InputError(
-            f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
         )
 
 

@@ -215,16 +215,20 @@ def _ended(
 
 
 class Place(NamedTuple):
-    """Where a study runs: the `executor` that `execution` started, and the directory it writes."""
+    """Where a study runs: the `executor` that `execution` started, and the directory it writes.
+
+    `resumes`: whether results may be kept, as the code of all programs has a version.
+    """
 
     execution: Execution
     executor: Executor | Processes | None = None
     directory: Any = None
+    resumes: bool = True
 
     @property
     def kept(self) -> Any:
-        """The directory if it may keep results: the code of users' programs has no version."""
-        return self.directory if self.execution.programs is None else None
+        """The directory if it may keep results."""
+        return self.directory if self.resumes else None
 
     def executor_of(self, tasks: int) -> Executor | Processes | None:
         """Return where so many tasks run: this process knows the share of a single one."""
@@ -248,7 +252,8 @@ def study(
         if out is not None:
             opened = Destination.of(out, overwrite).open(kind, settings)
             directory = stack.enter_context(opened)
-        yield Place(execution, stack.enter_context(start(execution)), directory)
+        executor = stack.enter_context(start(execution))
+        yield Place(execution, executor, directory, not settings["programs"])
 
 
 def complete(
@@ -261,7 +266,7 @@ def complete(
 
     Tasks of one key are done once. Each new result is kept at once.
     """
-    kept, named = place.kept, work.key if place.execution.programs is None else None
+    kept, named = place.kept, work.key if place.resumes else None
     keys = [*map(named, tasks)] if named else [*map(str, range(len(tasks)))]
     first = {text: index for index, text in reversed([*enumerate(keys)])}
     every = sorted(first.values())

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.membership import stretched
-from ..engines.dispatch import run_seeds, with_tuned_rate, written
-from ..load.load import Programs
+from ..engines.dispatch import run_seeds, with_tuned_rate
 from ..objectives.learning_curve import evidence
 from ..objectives.learning_curve.objective import Expected, mechanism, size
 from ..results import prediction_interval
@@ -21,24 +20,23 @@ from ..results.wording import all_of
 from ..scenario.cluster import Cluster
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve
+from ..scenario.world import World
 
 LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, or a larger buffer"
 
 
-def expected(
-    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = (), programs: Programs = None
-) -> Expected:
+def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ()) -> Expected:
     """Return the expected loss of an algorithm, with the error of the mechanism.
 
     `runs`: of the algorithm, which show what the mechanism found; none: one is made.
     """
-    goal: Any = with_tuned_rate(written(scenario, algorithm, programs)).scenario.objective
+    goal: Any = with_tuned_rate(World(scenario, algorithm)).scenario.objective
     if isinstance(goal, Expected):
         return goal
     model: Expected = goal.expected
     ratios = [
         run.curve["loss"][-1] / float(model.parallel(run.steps))
-        for run in runs or run_seeds(scenario, algorithm, [0], programs=programs)
+        for run in runs or run_seeds(scenario, algorithm, [0])
         if run.steps and not diverged(run)
     ]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
@@ -75,12 +73,12 @@ def penalties(scenario: Scenario) -> list[dict[str, Any]]:
     return rows
 
 
-def models(scenario: Scenario, groups: Groups, programs: Programs = None) -> dict[str, Expected]:
+def models(scenario: Scenario, groups: Groups) -> dict[str, Expected]:
     """Return the models of losses on a learning curve, by label."""
     if not isinstance(scenario.objective, LearningCurve):
         return {}
     losses = {
-        one.label: expected(scenario, one, groups[one.label], programs)
+        one.label: expected(scenario, one, groups[one.label])
         for one in scenario.algorithm
         if one.label in groups
     }

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import ceil, hypot, inf, isfinite, log, log1p
 from typing import Any
 
-from ..load.load import available_programs
 from ..network import tcp
 from ..results import prediction_interval
 from ..results.prediction_interval import Calibrated, TimeModel, Uncalibrated
@@ -38,9 +37,9 @@ def time_error_models(
     """Return the error of every algorithm's times, by label."""
     if (profile := scenario.calibration) is None:
         return uncalibrated(scenario, groups, execution)
-    models, catalogue = dict[str, TimeModel](), available_programs(execution.programs)
+    models, programs = dict[str, TimeModel](), scenario.programs
     for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
-        program, run = catalogue[algorithm.name], groups[algorithm.label][0]
+        program, run = programs[algorithm.name], groups[algorithm.label][0]
         alone, seed = scenario.under(algorithm), run.seed
         short = _short(alone, run, looks=program.needs_loss, periods=PAIRED)
         (whole,) = _pace(short, algorithm, seed, execution)
@@ -73,9 +72,9 @@ def uncalibrated(
     (low, median, high, conditions), source = missed or (tcp.Missed(1.0, 1.0, 1.0, seen), "")
     source = ", ".join([*filter(None, [source]), *(f"the spread of {name}" for name in known)])
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
-    models, catalogue = {}, available_programs(execution.programs)
+    models, programs = {}, scenario.programs
     for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
-        program, runs = catalogue[algorithm.name], groups[algorithm.label]
+        program, runs = programs[algorithm.name], groups[algorithm.label]
         alone, faster, slower = scenario.under(algorithm), 0.0, 0.0
         if low < high:
             short = _short(alone, runs[0], looks=program.needs_loss)
@@ -168,7 +167,7 @@ def _pace(
 ) -> list[float]:  # fmt: skip
     """Return the seconds per step without crashes, of every replicate if any."""
     key = ""
-    if execution.programs is None:  # their code has no version
+    if not scenario.added:  # their code has no version
         key = Task(algorithm, seed, 0, execution.engine).key(scenario)
         key += repr((scenario, replicates))
     paces = _paces.get(key)

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import InputError
-from ..load.load import Programs, available_programs
 from ..objectives import plugins
 from ..objectives.basis import bases
 from ..objectives.learning_curve.objective import Expected
@@ -43,7 +42,7 @@ class Result(Display):
     `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from
     a profile, bootstrap replicates, which use redrawn numbers. `paired`: the measured runs that
     are predicted will meet the very delays of `runs`. `links`: by label, the error of
-    times, such as over TCP without a profile. `programs`: a user's, beside the catalogue's.
+    times, such as over TCP without a profile.
     """
 
     scenario: Scenario
@@ -53,7 +52,6 @@ class Result(Display):
     replicates: list[Run] = field(default_factory=list)
     paired: bool = False
     links: Mapping[str, Uncalibrated] = field(default_factory=dict)
-    programs: Programs = None
 
     @property
     def engine(self) -> str:
@@ -128,15 +126,15 @@ class Result(Display):
     @cached_property
     def loss_models(self) -> dict[str, Expected]:
         """The models of losses on a learning curve, by label."""
-        return learning.models(self.scenario, self.groups, self.programs)
+        return learning.models(self.scenario, self.groups)
 
     @cached_property
     def time_models(self) -> dict[str, Unfitted | None]:
         """The model's error of times by label; None of a program that a profile was fitted to."""
-        families = {name: one.family for name, one in available_programs(self.programs).items()}
+        programs = self.scenario.programs
         return {
             one.label: self.links.get(one.label)
-            or prediction_interval.unfitted(self.scenario, one, families.get(one.name))
+            or prediction_interval.unfitted(self.scenario, one, programs[one.name].family)
             for one in self.scenario.algorithm
         }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ..load.load import Programs, load
+from ..load.load import Programs, loaded
 from ..objectives import plugins
 from ..results import statistics, store
 from ..results.run import Run
@@ -39,22 +39,19 @@ def simulate(  # noqa: PLR0913 - the options of the command
     same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
     interruption, and the whole run directory is written in the end; results of another scenario or
     of other settings that are there are replaced only if `overwrite`. With `kept`, finished tasks
-    stay there, for other calls that need them. `programs`, by name, join the catalogue's (a
-    scenario must have been loaded with them); as their code has no version, such runs are not
-    resumed. `paired`: the measured runs that are predicted will meet the very delays of these
-    seeds, so that intervals, if the scenario extends a profile, leave out the spread of delays.
-    `force`: run even if the estimated time or memory exceeds the safety limit. Raises InputError.
+    stay there, for other calls that need them. `programs`, by name, join the catalogue's; as their
+    code has no version, such runs are not resumed. `paired`: the measured runs that are predicted
+    will meet the very delays of these seeds, so that intervals, if the scenario extends a profile,
+    leave out the spread of delays. `force`: run even if the estimated time or memory exceeds the
+    safety limit. Raises InputError.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = load(scenario, programs=programs)
-    execution = Execution(engine, jobs, dask, programs)
+    scenario = loaded(scenario, programs)
+    execution = Execution(engine, jobs, dask)
     numbers = seed_range(scenario, seeds, seed)
-    demand_algorithms(scenario, programs)
+    demand_algorithms(scenario)
     if not force:
         size.demand([(scenario, numbers)], execution)
-    asked = settings(
-        "simulate", scenario, programs, seeds=list(numbers), engine=engine, paired=paired
-    )
+    asked = settings("simulate", scenario, seeds=list(numbers), engine=engine, paired=paired)
     with executors.study(execution, store.Directory, asked, out, overwrite) as place:
         inside = place._replace(directory=kept or place.directory)
         result = run_on(inside, scenario, numbers, progress=progress, paired=paired)
@@ -79,10 +76,7 @@ def run_on(
     runs, resumed = _execute(scenario, tasks, place, progress)
     count = len(scenario.algorithm) * len(numbers)
     known = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
-    programs = place.execution.programs
-    return Result(
-        scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known, programs
-    )
+    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known)
 
 
 def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:

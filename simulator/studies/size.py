@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ..engines.dispatch import pays_off
 from ..engines.observer import POINTS
 from ..errors import InputError
-from ..load.load import available_programs
 from ..objectives.build import dimension_of
 from ..results.run import COLUMNS, SPAN
 from ..results.statistics import human, number
@@ -170,9 +169,8 @@ def measured(part: Part, execution: Execution) -> float:
     counted = part.size.seconds / part.seeds / max(part.size.steps, 1.0)
     if counted > SLOW:
         return part.size.seconds
-    program = available_programs(execution.programs)[algorithm.name]
     if execution.engine == "auto":  # that of the whole run: a few steps alone never pay off
-        whole = pays_off(World.of(scenario, algorithm, program))
+        whole = pays_off(World(scenario, algorithm))
         execution = replace(execution, engine="batched" if whole else "virtual")
     few = range(execution.together(scenario, algorithm, part.seeds))
     every = run.evaluate_every or max(1.0, min(part.size.steps, 1e9) / POINTS)

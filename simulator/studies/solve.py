@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import InputError
 from ..load.document import override
 from ..load.explain import value_at
-from ..load.load import Programs, load, varied
+from ..load.load import Programs, loaded, varied
 from ..results import intervals, statistics, store
 from ..results.figures.chart import Axis, Chart, Line, Look, Panel
 from ..results.store import Destination
@@ -248,16 +248,14 @@ def solve(  # noqa: PLR0913 - the options of the command
     there until all are. Raises InputError, also where the number both rises and falls with the
     key, so that no single value answers.
     """
-    base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
+    base = loaded(scenario, programs)
     wanted, values = Condition.parsed(condition), key_range(base.table, vary, between)
     indices = wanted.number.chosen(base)
     count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    asked = settings(
-        "solve", base, programs, vary=vary, condition=condition, between=between, **how
-    )
-    execution = Execution(engine, jobs, dask, programs=programs)
-    demand_algorithms(base, programs)
+    asked = settings("solve", base, vary=vary, condition=condition, between=between, **how)
+    execution = Execution(engine, jobs, dask)
+    demand_algorithms(base)
     with executors.study(execution, store.SolveDirectory, asked, out, overwrite) as place:
 
         def read(index: int, x: float) -> Reading:
@@ -265,7 +263,7 @@ def solve(  # noqa: PLR0913 - the options of the command
             nonlocal count
             count += 1
             try:
-                there = varied(base, [f"{vary}={values.text(x)}"], programs=programs)
+                there = varied(base, [f"{vary}={values.text(x)}"])
             except InputError as error:
                 raise InputError(f"{error}; or narrow the range with --between") from None
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})

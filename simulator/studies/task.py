@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..inputs import paths, untrusted
-from ..load.load import Programs
 from ..objectives import plugins
-from ..programs import catalogue
 from ..results import store
 from ..scenario.scenario import Algorithm, Scenario
 
@@ -41,7 +39,7 @@ class Task:
         """Hash everything that determines the task's numbers."""
         table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
         table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
-        algorithm, program = self.algorithm, catalogue()[self.algorithm.name]
+        algorithm, program = self.algorithm, scenario.programs[self.algorithm.name]
         if program.selects and "sampling" in table["cluster"]:  # its server asks for no more
             sampling = {k: v for k, v in table["cluster"]["sampling"].items() if k != "over"}
             table["cluster"] = table["cluster"] | {"sampling": sampling}
@@ -79,10 +77,10 @@ def determining_sources() -> list[Path]:
     return found
 
 
-def settings(command: str, scenario: Scenario, programs: Programs, **more: Any) -> dict[str, Any]:
+def settings(command: str, scenario: Scenario, **more: Any) -> dict[str, Any]:
     """Return all settings that determine a command's results; `more`: its options.
 
-    Of users' `programs`, whose code has no version, there are the names only.
+    Of users' programs, whose code has no version, there are the names only.
     """
     table, objective = scenario.table, scenario.objective
     return {
@@ -91,7 +89,7 @@ def settings(command: str, scenario: Scenario, programs: Programs, **more: Any) 
         "files": _hashes(table, scenario.file),
         "data": hashlib.sha256(store.dump(plugins.data(objective))).hexdigest(),
         "versions": plugins.versions(objective),
-        "programs": sorted(programs or ()),
+        "programs": sorted(scenario.added),
         **more,
     }
 

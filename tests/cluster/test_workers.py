@@ -23,7 +23,6 @@ from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
-from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.cluster import Bursts, Cluster
 from paceline.simulator.scenario.world import World
 from tests.distributions.test_law import TABLES
@@ -462,7 +461,7 @@ def test_a_speed_that_never_changes_is_that_of_a_slower_worker(name):
 
 def test_batched_hands_over_what_changes_with_time():
     world = scenario({"name": "ssgd"}, cluster={"bursts": BURSTS})
-    reason = batched.supports(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
+    reason = batched.supports(World(world, world.algorithm[0]).under())
     assert reason == "compute times change with time"
     (run,) = run_seeds(world, world.algorithm[0], [0])
     assert (run.engine, run.handed_over) == ("virtual", "compute times change with time")

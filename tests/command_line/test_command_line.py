@@ -465,10 +465,8 @@ def test_a_coroutine_is_an_algorithm(folder, jobs):
     result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=programs)
     assert list(result.groups) == ["ssgd", "local-sgd tau=10", "mine lr=0.2", "sent lr=0.2"]
     loaded = paceline.load("test.toml", programs=programs)
-    again = paceline.simulate(loaded, seeds=1, programs=programs)
+    again = paceline.simulate(loaded, seeds=1)
     np.testing.assert_equal(again.records(), result.records())
-    with pytest.raises(paceline.InputError, match="mine: unknown here; give simulate the programs"):
-        paceline.simulate(loaded, seeds=1)
 
 
 def test_what_is_no_program_is_refused(folder):

@@ -22,7 +22,6 @@ from paceline.simulator.engines.collective import TIME_TOLERANCE
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.load.load import available_programs
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
@@ -197,11 +196,11 @@ def test_every_parameter_is_the_same(case):
     def watched(me, **parameters):
         return program.worker(Watcher(me, marks), **parameters)
 
-    programs = {case["name"]: replace(program, worker=watched)}
-    batched.run(algorithm, world, [5], programs=programs)
+    world = world.with_programs({case["name"]: replace(program, worker=watched)})
+    batched.run(algorithm, world, [5])
     (together,) = marks.values()
     marks.clear()
-    virtual.run(algorithm, world, 5, programs=programs)
+    virtual.run(algorithm, world, 5)
     for rank, alone in enumerate(marks.values()):
         assert len(alone) == len(together) == STEPS
         for mine, everyone in zip(alone, together, strict=True):
@@ -343,15 +342,15 @@ async def stops_early(me, *, lr: float):
 ])  # fmt: skip
 @pytest.mark.parametrize("run", [{}, {"duration": "9 s"}], ids=["steps", "deadline"])
 def test_programs_of_the_user(program, run):
-    programs = {"mine": available_programs({"mine": program})["mine"]}
+    programs = {"mine": program}
     world = scenario(
         {"name": "mine", "lr": 0.1}, objective=QUADRATIC, compute=EXPONENTIAL, network=RING,
         run=run, programs=programs,
     )  # fmt: skip
     (algorithm,) = world.algorithm
-    for item in batched.run(algorithm, world, SEEDS, programs=programs, spans=500):
+    for item in batched.run(algorithm, world, SEEDS, spans=500):
         spans = 500 if item.seed == SEEDS[0] else 0
-        alike(item, virtual.run(algorithm, world, item.seed, programs=programs, spans=spans))
+        alike(item, virtual.run(algorithm, world, item.seed, spans=spans))
 
 
 LOOKS = {
@@ -389,11 +388,11 @@ def test_who_looks_closer_is_handed_over(look):
             x = await me.mean(x - lr * LOOKS[look](me, x, g, loss))
             me.mark(x)
 
-    programs = {"mine": available_programs({"mine": looks})["mine"]}
+    programs = {"mine": looks}
     case = {"name": "mine", "lr": 0.1}
     world = scenario(case, objective=QUADRATIC, workers=6, steps=5, programs=programs)
     (algorithm,) = world.algorithm
-    runs = run_seeds(world, algorithm, [0, 1], programs=programs)
+    runs = run_seeds(world, algorithm, [0, 1])
     assert {run.engine for run in runs} == {"virtual"}
     assert all(run.handed_over for run in runs)
 
@@ -408,7 +407,7 @@ def test_what_it_does_not_take_it_hands_over(monkeypatch):
         objective=QUADRATIC,
     )
     for algorithm in world.algorithm:
-        assert batched.supports(World.of(world, algorithm, catalogue()[algorithm.name]))
+        assert batched.supports(World(world, algorithm).under())
         runs = run_seeds(world, algorithm, SEEDS, engine="batched")
         assert {run.engine for run in runs} == {"virtual"}
         for run in runs:

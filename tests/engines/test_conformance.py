@@ -92,7 +92,7 @@ def run_on(worker, server=None, workers=3, **tables):
     programs = {"mine": Program("mine", worker, "here", server=server)}
     tables = {"objective": QUADRATIC, "steps": 6} | tables
     world = scenario({"name": "mine"}, workers=workers, programs=programs, **tables)
-    return play(world, programs=programs)
+    return play(world)
 
 
 def test_a_gather_is_in_rank_order():
@@ -265,11 +265,11 @@ def test_a_program_of_the_user_runs_beside_the_catalogue():
         {"name": "sign-sgd"}, {"name": "ssgd"}, {"name": "sign-sgd", "majority": False},
         objective=QUADRATIC, lr=0.01, programs=programs,
     )  # fmt: skip
-    votes, _, means = (simulate(world, index, programs=programs) for index in range(3))
+    votes, _, means = (simulate(world, index) for index in range(3))
     assert votes.curve["loss"][-1] < votes.curve["loss"][0]
     assert votes.curve["loss"] != means.curve["loss"]
     start = build(world, world.algorithm[0], 0).start
-    moved = (play(world, programs=programs).marks[0][-1] - start) / 0.01
+    moved = (play(world).marks[0][-1] - start) / 0.01
     assert np.allclose(moved, np.round(moved), atol=1e-9)
 
 
@@ -281,6 +281,6 @@ def test_bytes_of_links_are_those_of_the_curve_for_every_program():
         with named(case):
             links = network | {"model": model}
             made = scenario(case, network=links, objective=QUADRATIC, **end)
-            world = World.of(made, made.algorithm[0], catalogue()[case["name"]])
+            world = World(made, made.algorithm[0]).under()
             for result in dispatch.run_world(world, [0]):
                 assert sum(result.links.values()) == pytest.approx(result.curve["bytes"][-1])

@@ -491,7 +491,7 @@ def test_no_gradient_is_applied_twice(name, crashes, shrinks, backup):
         objective={"kind": "quadratic", "dimension": dimension},
         compute={"dist": "exponential", "mean": "1 s"}, cluster={"crash": crashes},
     )  # fmt: skip
-    made = simulations.Simulation(World(world, world.algorithm[0], program), 0)
+    made = simulations.Simulation(World(world, world.algorithm[0]), 0)
     for node in made.nodes[:WORKERS]:
         hot = OneHot(node.rank, dimension)
         node._gradient, node._loss_and_gradient = hot.gradient, hot.loss_and_gradient

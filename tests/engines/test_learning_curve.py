@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 
 from paceline.command_line import app
 from paceline.simulator.engines import normalisation
-from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate, written
+from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
-from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
@@ -73,7 +72,7 @@ def ran(algorithm, seed=0, engine="auto", **settings):
     """One run, its scenario, and what its loss is expected to be."""
     world = scenario(algorithm, **settings)
     (run,) = run_seeds(world, world.algorithm[0], [seed], engine=engine)
-    return run, expect(World.of(world, world.algorithm[0], catalogue()[algorithm["name"]]))
+    return run, expect(World(world, world.algorithm[0]).under())
 
 
 def off(run, curve, tokens):
@@ -166,7 +165,7 @@ def test_a_period_of_one_is_synchronous():
 def test_what_multiplies_a_gradient_is_no_speed_up(case, gain):
     """Momentum, outer steps and sums of gradients: the rate is one over the gain."""
     world = scenario(case, steps=4000)
-    goal = with_tuned_rate(written(world, world.algorithm[0])).scenario.objective
+    goal = with_tuned_rate(World(world, world.algorithm[0])).scenario.objective
     if gain is not None:
         assert goal.rate == pytest.approx(1 / gain, rel=0.01)
     run, errors = ran(case, steps=4000)
@@ -337,7 +336,7 @@ def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp
     table = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
     objective = logged(tmp_path, warmup=warmup)
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, own=[table], **objective)
-    errors = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
+    errors = expect(World(world, world.algorithm[0]).under())
 
     def losses(step):
         loss = errors.parallel(step) * errors.ratio(step)
@@ -365,7 +364,7 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
         {"name": "local-sgd", "tau": 40}, workers=80, steps=10**8, own=[table], **objective,
         run={"target_loss": 1.95}.items(),
     )  # fmt: skip
-    errors = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]), counted=79.5)
+    errors = expect(World(world, world.algorithm[0]).under(), counted=79.5)
     taken = errors.steps * math.exp(4)
     assert float(errors.parallel(taken) * errors.ratio(taken)) == pytest.approx(1.95, rel=2e-3)
     ends = np.quantile(errors.stretches(taken), [0.05, 0.95])
@@ -396,8 +395,7 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
     cases = {"name": "local-sgd", "tau": 30}, {"name": "asgd"}
     world = scenario(*cases, own=[table], **logged(tmp_path))
     measured, beside = (
-        expect(World.of(world, candidate, catalogue()[candidate.name]), apart=30.0)
-        for candidate in world.algorithm
+        expect(World(world, candidate).under(), apart=30.0) for candidate in world.algorithm
     )
     assert (measured.basis, beside.basis) == ("measured", "mechanism")
     source = evidence.drawn("run 0 of local-sgd")
@@ -411,7 +409,7 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))
-    errors = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
+    errors = expect(World(world, world.algorithm[0]).under())
     for log, sd in ((0.25, 0.3), (0.0, 0.5)):
         wide = replace(errors, log_ratio=log, sd=sd, errors=sd * evidence.drawn("anything"))
         for step in (100.0, 2000.0):
@@ -437,7 +435,7 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
     monkeypatch.setattr(parts, "alone", lambda scenario: None)
     world = parse(far_apart("1 Gbit/s", tune={"diloco": {"tau": [2, 20, 60]}}))
     result = tune(world, objective="loss-at-tokens")
-    errors = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
+    errors = expect(World(world, world.algorithm[0]).under())
     tokens = 600 * 4 * 65536.0
     assert result.objective.tokens == tokens
     for item in result.ranked:
@@ -607,7 +605,7 @@ def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
     sampled["cluster"] = {**sampled["cluster"], "compute": "1 s", "sampling": {"share": 0.1}}
     few, one = scenario(both[0], run=run), parse(sampled)
     four, tenth, all_of_them = (
-        expect(World.of(world, world.algorithm[index], catalogue()[world.algorithm[index].name]))
+        expect(World(world, world.algorithm[index]).under())
         for world, index in ((few, 0), (one, 0), (one, 1))
     )
     assert (tenth.steps, tenth.log_ratio, tenth.sd) == (four.steps, four.log_ratio, four.sd)
@@ -637,7 +635,7 @@ def test_the_rate_of_fedbuff_is_that_of_as_many_clients_as_are_at_work():
     for clients in ({"workers": 400, "sampling": {"clients": 10}, "drop": 0.1}, {"workers": 10}):
         cluster = {"compute": {"dist": "exponential", "mean": "1 s"}, **clients}
         world = parse({**dict(scenario(steps=8000).table), "algorithm": [own], "cluster": cluster})
-        results.append(with_tuned_rate(written(world, world.algorithm[0])).scenario.objective.rate)
+        results.append(with_tuned_rate(World(world, world.algorithm[0])).scenario.objective.rate)
         (row,) = simulate(world, seeds=1).algorithms
         assert row["loss"]["last"] < 0.7 * row["loss"]["first"]
     assert results[0] == pytest.approx(results[1], rel=0.1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate, written
+from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
 from paceline.simulator.engines.observer import TELL
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.recovery import Participation
@@ -17,6 +17,7 @@ from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics
+from paceline.simulator.scenario.world import World
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -748,15 +749,14 @@ def test_of_clients_that_are_not_late_all_gradients_count(tau):
     sampling = {"clients": 5, "over": 1.2, "deadline": "30 min"}
     world = learning({"name": "fedavg", "tau": tau}, 5.0, cluster={"sampling": sampling})
     assert with_tuned_rate(
-        written(world, world.algorithm[0])
+        World(world, world.algorithm[0])
     ).scenario.objective.expected.workers == pytest.approx(5)
 
 
 def test_a_target_within_the_first_round_costs_what_local_steps_do():
     world = learning({"name": "fedavg", "tau": 5000}, 9.5)
     assert (
-        with_tuned_rate(written(world, world.algorithm[0])).scenario.objective.expected.period
-        == 5000
+        with_tuned_rate(World(world, world.algorithm[0])).scenario.objective.expected.period == 5000
     )
 
 

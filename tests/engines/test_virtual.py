@@ -182,7 +182,7 @@ def test_finished_by_hand():
         {"name": "mine"}, workers=3, programs=programs, cluster=UNEVEN, compute="1 s",
         network={"collective": "given", "duration": "2500 ms"},
     )  # fmt: skip
-    simulate(world, programs=programs)
+    simulate(world)
     slowest, done = 1.507, 1.507 + 2.5  # all look when the slowest has computed once more
     assert answers == pytest.approx(dict.fromkeys(range(3), ceil(done / slowest) * slowest))
 
@@ -204,7 +204,7 @@ def test_who_is_through_with_its_steps_goes_on_answering():
         {"name": "mine"}, workers=2, steps=3, programs=programs, cluster=UNEVEN,
         network={"collective": "star", "latency": "2 s"},
     )  # fmt: skip
-    run = simulate(world, programs=programs)
+    run = simulate(world)
     assert run.steps == 3
     assert run.duration == pytest.approx(3 * 4)  # there and back, while it computes
 
@@ -324,7 +324,7 @@ def test_a_deadline_ends_messages_that_need_no_clock():
     world = scenario(
         {"name": "mine"}, workers=1, steps=5000, run={"duration": "25 s"}, programs=programs
     )
-    assert len(play(world, programs=programs).durations[0]) < 100
+    assert len(play(world).durations[0]) < 100
 
 
 @looped("case", cases())
@@ -513,7 +513,7 @@ def test_a_run_leaves_the_garbage_collector_as_it_was(enabled):
         gc.set_threshold(*enabled)
         simulate(world)
         assert gc.get_threshold() == enabled
-        assert play(world, programs=broken).stall
+        assert play(world.with_programs(broken)).stall
         assert gc.get_threshold() == enabled
     finally:
         gc.set_threshold(*usual)
@@ -532,7 +532,7 @@ def test_a_failing_server_reports_its_error():
 
     programs = {"asgd": replace(catalogue()["asgd"], server=server)}
     with pytest.raises(RuntimeError, match="out of memory"):
-        simulate(scenario(ASGD), programs=programs)
+        simulate(scenario(ASGD).with_programs(programs))
 
 
 # How often a run of unknown length is evaluated

@@ -59,7 +59,7 @@ def run(
         patch.object(simulation, "VirtualNode", nodes),
         patch.object(build, "build", lambda *_: values),
     ):
-        made = simulation.Simulation(World.of(scenario, algorithm, program), seed)
+        made = simulation.Simulation(World(scenario, algorithm).under(), seed)
     return [node.x for node in made.run().nodes]
 
 

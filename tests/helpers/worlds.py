@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
-from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Node
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
@@ -206,20 +206,16 @@ def _recorded(function: Any, recording: Recording) -> Any:
     return begin
 
 
-def play(
-    world: Scenario,
-    index: int = 0,
-    seed: int = 0,
-    programs: Mapping[str, Program] | None = None,
-) -> Recording:
+def play(world: Scenario, index: int = 0, seed: int = 0) -> Recording:
     """Run one of a scenario's algorithms and record it."""
     algorithm = world.algorithm[index]
-    program = (programs or catalogue())[algorithm.name]
+    program = world.programs[algorithm.name]
     recording = Recording.of(world.cluster.workers + (program.server is not None))
     watched = replace(
         program,
         worker=_recorded(program.worker, recording),
         server=program.server and _recorded(program.server, recording),
     )
-    recording.stall = virtual.run(algorithm, world, seed, programs={algorithm.name: watched}).stall
+    watching = world.with_programs({algorithm.name: watched})
+    recording.stall = virtual.run(algorithm, watching, seed).stall
     return recording

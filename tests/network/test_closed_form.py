@@ -219,7 +219,7 @@ def test_messages_pay_latency_and_transmission_and_keep_their_order():
     programs = {"mine": Program("mine", worker, "here")}
     network = LINE | {"latency": EXPONENTIAL}
     world = scenario({"name": "mine"}, workers=2, steps=1, network=network, programs=programs)
-    simulate(world, programs=programs)
+    simulate(world)
     assert all(a <= b for a, b in pairwise(arrivals))
     assert min(arrivals) > 1 + B / RATE
     # the last to arrive is the slowest of 500

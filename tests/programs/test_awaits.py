@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import paceline
-from paceline.simulator.load.load import available_programs
+from paceline.simulator.load.load import added_programs
 from paceline.simulator.programs import awaits, catalogue
 from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
@@ -80,12 +80,12 @@ def forgotten(function):
 def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
     line = forgotten(badly if worker is in_a_helper else worker)
     with pytest.raises(paceline.InputError) as refused:
-        available_programs({"mine": worker})
+        added_programs({"mine": worker})
     message = str(refused.value)
     assert message.startswith(f"{__file__}:{line}: program mine: ")
     assert "not awaited" in message
     with pytest.raises(paceline.InputError, match="program mine"):
-        available_programs({"mine": paceline.Program("mine", exchange, "", server=worker)})
+        added_programs({"mine": paceline.Program("mine", exchange, "", server=worker)})
 
 
 async def later(me):
@@ -101,7 +101,7 @@ async def later(me):
 
 
 def test_what_is_awaited_later_is_not_forgotten():
-    available_programs({"mine": later})
+    added_programs({"mine": later})
     for program in catalogue().values():
         awaits.demand(program)
 
@@ -124,5 +124,5 @@ def test_what_fails_without_its_await_is_named_too(worker, engine):
     programs = {"mine": worker}
     world = scenario({"name": "mine"}, programs=programs)
     with pytest.raises(paceline.InputError, match=r"program mine: .* is not awaited") as refused:
-        run_seeds(world, world.algorithm[0], [0], engine=engine, programs=programs)
+        run_seeds(world, world.algorithm[0], [0], engine=engine)
     assert f"{__file__}:" in str(refused.value)

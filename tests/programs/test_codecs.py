@@ -755,10 +755,10 @@ M = 4  # workers
 PER_LINK = {"mean": 2 * (M - 1) / M, "gather": M - 1}  # of a ring, in payloads
 
 
-def bitwise_equal(world, programs=None):
+def bitwise_equal(world):
     """Demand the same parameters, to the last bit, over a free network; return them."""
     free = world.model_copy(update={"network": scenario({"name": "ssgd"}).network})
-    slow, fast = (play(item, programs=programs) for item in (world, free))
+    slow, fast = (play(item) for item in (world, free))
     for ours, theirs in zip(slow.marks, fast.marks, strict=True):
         assert len(ours) == len(theirs)
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -839,7 +839,7 @@ def test_several_vectors_under_way_are_the_same_everywhere(table, compute):
         {"name": "late", "codec": table}, steps=40, workers=M, compute=compute, lr=0.02,
         network={**RING, "latency": "900 ms"}, objective=LARGER, programs=programs,
     )  # fmt: skip
-    first, *others = bitwise_equal(world, programs)
+    first, *others = bitwise_equal(world)
     assert all(np.array_equal(first, other) for other in others)
     assert np.linalg.norm(first[-1]) < np.linalg.norm(first[0])
 

@@ -172,7 +172,7 @@ def test_a_timer_runs_out_at_its_time(seconds, taken):
     taken_in = []
     programs = {**catalogue(), "timed": Program("timed", worker, "none", server=server)}
     world = scenario({"name": "timed"}, workers=1, steps=12, objective=QUADRATIC, programs=programs)
-    play(world, programs=programs)
+    play(world)
     assert taken_in == [(taken, 1 + seconds)]
 
 

@@ -145,7 +145,7 @@ def watch(world, index=0, seed=5, start=None):
 
     server = program.server and seen(program.server)
     watched = replace(program, worker=seen(program.worker), server=server)
-    return virtual.run(algorithm, world, seed, programs={algorithm.name: watched}), log
+    return virtual.run(algorithm, world.with_programs({algorithm.name: watched}), seed), log
 
 
 # Theory

@@ -440,7 +440,7 @@ def test_a_job_is_written_anew(folder, monkeypatch):
     elsewhere = folder.parent / "secret.csv"
     (folder / "job").symlink_to(elsewhere)
     scenario = load("quickstart")
-    path = job.write_job(Job(scenario, (), folder, "cpu", None))
+    path = job.write_job(Job(scenario, (), folder, "cpu"))
     assert elsewhere.read_text() == "0.1\n0.2\n"
     assert not path.is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -21,7 +21,8 @@ import paceline.command_line
 from paceline.deploy.emit.emit import find
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import available_programs, parse
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.verdict import ALONE
@@ -274,7 +275,7 @@ def test_simple_is_near_to_ssgd_then_round_then_small():
         contender("local-sgd", 1.0, tau=12),
         contender("dts", 1.0, delay=2, period=2),
     ]
-    programs = available_programs(None)
+    programs = catalogue()
     keys = [ranking.simplicity(choice.candidate, programs) for choice in ordered]
     assert keys == sorted(keys)
 

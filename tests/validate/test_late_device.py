@@ -19,9 +19,8 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
     pytest.skip("this torch has no devices written in Python", allow_module_level=True)
 
 from paceline.simulator.errors import ProgramError, RunError
-from paceline.simulator.load.load import available_programs
 from paceline.simulator.objectives import build
-from paceline.simulator.programs import Program
+from paceline.simulator.programs import Program, catalogue
 from paceline.validate.host import device as devices
 from paceline.validate.measurement import measure
 from paceline.validate.training import task as tasks
@@ -104,7 +103,7 @@ def train(made, algorithm, folder, native):
     """Do a task with a thread for each node; return it, and what each of them did."""
     there = {"device": "late:0"} if made.objective.kind == "torch" else {}
     goal = made.objective.model_copy(update=there)
-    job = Job(made.model_copy(update={"objective": goal}), (), folder, "late", OWN)
+    job = Job(made.model_copy(update={"objective": goal}), (), folder, "late")
     one = TrainingTask(algorithm, SEED, folder)
     store = torch.distributed.HashStore()
 
@@ -170,7 +169,7 @@ def test_variants_and_codecs_end_with_the_simulated_parameters(case, tmp_path):
 def trains_as_simulated(case, native, tmp_path):
     """Run a case, which has rehearsed what it asks of a native group, of that dtype."""
     homes, records = ends_as_simulated(case, tmp_path, native)
-    program = available_programs(OWN)[case["name"]]
+    program = {**catalogue(), **OWN}[case["name"]]
     meets = case["name"] in OWN or program.family in {"blocking", "overlapped"}
     meets = native and meets and not program.bound
     for home, own in zip(homes[:WORKERS], records, strict=False):

@@ -36,10 +36,10 @@ OURS = {
 FED = {"name": "fed-diloco", "lr": 0.8, "tau": 2, "inner": {"kind": "adamw", "epsilon": 1.0}}
 
 
-def run(made, folder, programs=None):
+def run(made, folder):
     """Run a scenario's algorithms for real; return every worker's records, by label."""
     tasks = tuple(TrainingTask(one, SEED, folder / one.label) for one in made.algorithm)
-    launch.run(Job(made, tasks, folder, "cpu", programs))
+    launch.run(Job(made, tasks, folder, "cpu"))
     ranks = range(made.cluster.workers)
     return {task.algorithm.label: [records.read(task.folder, r) for r in ranks] for task in tasks}
 
@@ -58,7 +58,7 @@ def trained(tables, workers, folder):
         run={"evaluate_every": 1},
         programs=programs,
     )
-    goal, teams = build.build(made, made.algorithm[0], SEED), run(made, folder, programs)
+    goal, teams = build.build(made, made.algorithm[0], SEED), run(made, folder)
     return goal, {
         label: np.stack([record.rows["x"] for record in team]) for label, team in teams.items()
     }

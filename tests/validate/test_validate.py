@@ -109,7 +109,7 @@ def test_a_users_own_model_and_program(tmp_path, monkeypatch):
         "validation": {"compute": "real", "network": "real"},
     }
     programs = {"twice": twice}
-    result = run(world, tmp_path, programs=programs, parsing={"programs": programs})
+    result = run(world, tmp_path, parsing={"programs": programs})
     workers, server = result.measured.runs
     assert workers.curve["step"][-1] == 40
     expected = result.predicted.runs[0].curve
@@ -215,7 +215,7 @@ def test_programs_that_corrupt_silently_are_found(program, message, tmp_path):
     made = parse(world, programs={"bad": program})
     task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
     with pytest.raises(RunError, match=message):
-        launch.run(Job(made, (task,), tmp_path, "cpu", {"bad": program}))
+        launch.run(Job(made, (task,), tmp_path, "cpu"))
 
 
 async def stuck(me):
@@ -246,7 +246,7 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
     made = parse(world, programs=programs)
     task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
     with pytest.raises(RunError, match=r"during stuck .*worker 1 still ran"):
-        launch.run(Job(made, (task,), tmp_path, "cpu", programs))
+        launch.run(Job(made, (task,), tmp_path, "cpu"))
 
 
 def test_rounded_means_are_refused_over_links():

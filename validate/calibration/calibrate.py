@@ -10,8 +10,8 @@ import numpy as np
 
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import available_programs
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.programs import catalogue
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import NoObjective
@@ -262,7 +262,7 @@ def _check(
         if only not in (None, label) or not math.isfinite(measured):
             continue
         update: dict[str, Any] = {"overhead": fitted.parsed, "calibration": None}
-        if not available_programs(None)[run.algorithm.name].needs_loss:
+        if not catalogue()[run.algorithm.name].needs_loss:
             update["objective"] = NoObjective(kind="none")
         scenario = source.scenario.model_copy(update=update)
         predicted = quantities.pace(*run_seeds(scenario, run.algorithm, [run.seed]))

@@ -28,7 +28,7 @@ SCRIPT = ("init_main", "sys_path")  # keys for the script in multiprocessing's p
 def write_job(job: Job) -> Path:
     """Write a job to its folder. Raises InputError if it cannot be pickled."""
     path = job.folder / JOB
-    registered = job.programs, MODELS.added, DATA.added
+    registered = job.scenario.added, MODELS.added, DATA.added
     about = spawn.get_preparation_data("rank") if any(registered) else {}
     script = {key: value for key, value in about.items() if key.startswith(SCRIPT)}
     try:

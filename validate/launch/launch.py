@@ -26,7 +26,6 @@ from itertools import permutations
 from pathlib import Path
 
 from paceline.simulator.errors import InputError, RunError
-from paceline.simulator.load.load import Programs, available_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -75,7 +74,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
     No other command may use the job's folder. Raises InputError if this machine cannot run the job,
     RunError if a process dies; then, as on Ctrl-C, all others are ended before this returns.
     """
-    nodes = process_count(job.scenario, job.tasks, job.programs)
+    nodes = process_count(job.scenario, job.tasks)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)  # the processes meet in it, and reading the job runs code
@@ -100,10 +99,10 @@ def run(job: Job, progress: Progress | None = None) -> None:
         _watch(started, links, nodes, job, progress)
 
 
-def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
+def process_count(scenario: Scenario, tasks: Sequence[TrainingTask]) -> int:
     """Return the number of processes: workers, and a server if any task has one."""
-    catalogue = available_programs(programs)
-    served = any(catalogue[task.algorithm.name].server for task in tasks)
+    programs = scenario.programs
+    served = any(programs[task.algorithm.name].server for task in tasks)
     return scenario.cluster.workers + served
 
 
@@ -113,7 +112,7 @@ def join(job: Job) -> None:
     Other ranks exit here, as does rank 0 if anything fails: the launcher then ends the rest.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    needed = process_count(job.scenario, job.tasks, job.programs)
+    needed = process_count(job.scenario, job.tasks)
     if size != needed:
         raise InputError(
             f"WORLD_SIZE={size}: {job.scenario.file} needs {needed} processes, one for each worker "

@@ -12,7 +12,7 @@ from pydantic import Field
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths
 from paceline.simulator.load.document import read_toml
-from paceline.simulator.load.load import available_programs, parse
+from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.table import Duration, Many, Name, Section
 
@@ -76,7 +76,7 @@ class Job:
     @property
     def family(self) -> str:
         """Return how its algorithm's workers meet."""
-        return available_programs(None)[self.scenario.algorithm[0].name].family
+        return self.scenario.programs[self.scenario.algorithm[0].name].family
 
     @property
     def slowed(self) -> bool:
@@ -116,7 +116,7 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
         "algorithm": [algorithm],
     }
     scenario = parse(whole, file=where, folder=path.parent, allow_paths=allow_paths)
-    program, flows = available_programs(None)[scenario.algorithm[0].name], network.get("model")
+    program, flows = scenario.programs[scenario.algorithm[0].name], network.get("model")
     if program.family in ("server", "gossip") or flows == "flows":
         what = "network.model" if flows == "flows" else "algorithm.name"
         raise InputError(

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.load.load import available_programs
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.results.statistics import jsonable
@@ -51,7 +50,7 @@ def cells(name: str, scenario: Scenario, folder: Path, nominal: Mapping[str, flo
     interval and whether the measured value is `inside`.
     """
     paired, apart = (compare(folder / side, folder / "measured") for side in SIDES)
-    rows, programs = [], available_programs(None)
+    rows, programs = [], catalogue()
     for label, pace in paired.of(PACE, counted=False).items():
         cell: Cell = {
             "condition": name,

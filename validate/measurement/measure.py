@@ -10,7 +10,6 @@ import numpy as np
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.observer import Observer
-from paceline.simulator.load.load import available_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.objectives.objective import Evaluation, Objective
 from paceline.simulator.programs import Program
@@ -37,12 +36,12 @@ class MeasuredRun:
         return np.concatenate([record.events for record in self.records])
 
 
-def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:
+def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
     """Read a task's records and compute its losses; None if any record is missing.
 
     A task that was cut short is measured up to that point, with a note.
     """
-    program = available_programs(programs)[task.algorithm.name]
+    program = scenario.programs[task.algorithm.name]
     workers = scenario.cluster.workers
     expected = [records.read(task.folder, rank) for rank in range(workers + bool(program.server))]
     nodes = [record for record in expected if record is not None]

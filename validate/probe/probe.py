@@ -159,7 +159,7 @@ def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, .
         TrainingTask(algorithm, 0, folder / str(number))
         for number, algorithm in enumerate(scenario.algorithm)
     )
-    launch.run(Job(scenario, tasks, folder, device, PROGRAMS))
+    launch.run(Job(scenario, tasks, folder, device))
     return tasks
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from paceline.simulator.cluster import speed
 from paceline.simulator.engines.node import compare
 from paceline.simulator.engines.observer import evaluation_interval
-from paceline.simulator.load.load import Programs, available_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, awaits
 from paceline.simulator.results.run import Spans
@@ -53,7 +52,6 @@ class Job:
     tasks: tuple[TrainingTask, ...]
     folder: Path
     device: str
-    programs: Programs = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     Raises ProgramError if the program breaks the rules of effects, RuntimeError if another process
     has died or does not answer in time.
     """
-    program = available_programs(job.programs)[task.algorithm.name]
+    program = job.scenario.programs[task.algorithm.name]
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
         with awaits.explained(program):
             TaskProcess(task, job.scenario, place, program).run()

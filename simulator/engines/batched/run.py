@@ -4,7 +4,7 @@ It takes programs whose workers always do the same. For others `run` raises Unsu
 `engines.virtual` runs them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from ...network.closed_form import ClosedForm, Traffic
 from ...objectives import build
 from ...objectives.objective import TheoremTwo, relative
-from ...programs import Program, catalogue
 from ...programs.codecs.codec import Raw
 from ...programs.effects import Vector
 from ...programs.pieces.schedule import paced
@@ -34,17 +33,9 @@ VECTORS = 2**21  # most entries of all workers' vectors in memory at once
 CLOCKS = 2**16  # most workers of all seeds at once
 
 
-def run(
-    algorithm: Algorithm,
-    scenario: Scenario,
-    seeds: Sequence[int],
-    *,
-    programs: Mapping[str, Program] | None = None,
-    **how: int,
-) -> list[Run]:
-    """Simulate one algorithm with all seeds; the options are those of `run_world`."""
-    program = (programs or catalogue())[algorithm.name]
-    return run_world(World(scenario, algorithm, program), seeds, **how)
+def run(algorithm: Algorithm, scenario: Scenario, seeds: Sequence[int], **how: int) -> list[Run]:
+    """Simulate one algorithm with all seeds; options as in `run_world`."""
+    return run_world(World(scenario, algorithm), seeds, **how)
 
 
 def run_world(world: World, seeds: Sequence[int], *, spans: int = 0) -> list[Run]:

@@ -1,10 +1,7 @@
 """Run any scenario with one seed on the reference engine, in SimPy's simulated time."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from ...programs import Program, catalogue
 from ...results.run import Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
@@ -12,17 +9,9 @@ from . import accounts, collective_slowdown
 from .simulation import Simulation
 
 
-def run(
-    algorithm: Algorithm,
-    scenario: Scenario,
-    seed: int,
-    *,
-    spans: int = 0,
-    programs: Mapping[str, Program] | None = None,
-) -> Run:
-    """Simulate one algorithm with one seed; the options are those of `run_world`."""
-    program = (programs or catalogue())[algorithm.name]
-    return run_world(World.of(scenario, algorithm, program), seed, spans=spans)
+def run(algorithm: Algorithm, scenario: Scenario, seed: int, *, spans: int = 0) -> Run:
+    """Simulate one algorithm with one seed; options as in `run_world`."""
+    return run_world(World(scenario, algorithm).under(), seed, spans=spans)
 
 
 def run_world(world: World, seed: int, *, spans: int = 0) -> Run:

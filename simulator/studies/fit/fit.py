@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...inputs import untrusted
-from ...load.load import load
+from ...load.load import loaded
 from ...objectives import plugins
 from ...results import statistics, store
 from ...results.intervals import NORMAL
@@ -137,7 +137,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     call resumes. Raises InputError, also for a target that no key moves, and where no target is
     within reach.
     """
-    base = scenario if isinstance(scenario, Scenario) else load(scenario)
+    base = loaded(scenario)
     file = Path(targets)
     keys, wanted = reading.read(file, base)
     numbers = seed_range(base, seeds, seed)
@@ -146,7 +146,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     if not force:
         size.demand([(end, numbers) for end in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    asked = settings("fit", base, None, targets=untrusted.text(file), **how)
+    asked = settings("fit", base, targets=untrusted.text(file), **how)
     with executors.study(execution, store.FitDirectory, asked, out, overwrite) as place:
         count, variants = 0, len({id(target.variant) for target in wanted})
         most = variants * (_spread(keys) + MOST * (1 + 2 * len(keys)))
@@ -178,7 +178,7 @@ def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
     for place in (0.0, 1.0):
         for target in targets:
             end = target.moved(keys, [limits.at(place) for limits in keys.values()])
-            demand_algorithms(end, None)
+            demand_algorithms(end)
             target.labels(end)
             ends.append(end)
     return ends

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...load.document import SHOWN
-from ...load.load import Programs, load, varied
+from ...load.load import Programs, loaded, varied
 from ...objectives import plugins
 from ...results import statistics, store
 from ...results.figures import style
@@ -65,23 +65,22 @@ def sweep(  # noqa: PLR0913 - the options of the command
     points, computes only the rest; the table of other settings, or of points that are not among
     these, is replaced only if `overwrite`. Raises InputError.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = load(scenario, programs=programs)
+    scenario = loaded(scenario, programs)
     if vary and points:
         raise InputError("vary and points: both given; leave one out")
     chosen = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
     grids.check(chosen)
-    scenarios = _scenarios(scenario, chosen, programs)
-    execution = Execution(engine, jobs, dask, programs=programs)
+    scenarios = _scenarios(scenario, chosen)
+    execution = Execution(engine, jobs, dask)
     ranges = [seed_range(one, seeds, seed) for one in scenarios]
     for one in scenarios:
-        demand_algorithms(one, programs)
+        demand_algorithms(one)
     if not force:
         size.demand(zip(scenarios, ranges, strict=True), execution)
     triples = zip(chosen, scenarios, ranges, strict=True)
     tasks = [SweepTask(one, a, of, point) for point, one, of in triples for a in one.algorithm]
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    asked = settings("sweep", scenario, programs, points=chosen, **how)
+    asked = settings("sweep", scenario, points=chosen, **how)
     with executors.study(execution, store.SweepDirectory, asked, out, overwrite) as place:
         records, resumed = _execute(tasks, place, progress)
         result = table.collected(scenario, chosen, scenarios, records, resumed)
@@ -122,14 +121,14 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> list[Scenario]:
+def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
     """Return the scenario at each point; raise InputError for the first few things wrong."""
     scenarios: list[Scenario] = []
     wrong: dict[str, None] = {}
     for point in points:
         overrides = [f"{key}={text}" for key, text in point.items()]
         try:
-            scenarios.append(varied(base, overrides, programs=programs))
+            scenarios.append(varied(base, overrides))
         except InputError as error:
             message = str(error)
             for text in overrides:

@@ -144,8 +144,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     (algorithm,) = (one for one in scenario.algorithm if one.label == runs[0].label)
     scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
     missed: Any = links.time_error_models(scenario, {algorithm.label: runs}, execution)
-    seeds, programs = [run.seed for run in runs], execution.programs
-    result = Result(scenario, seeds, [*runs], links=missed, programs=programs)
+    result = Result(scenario, [run.seed for run in runs], [*runs], links=missed)
     (summary,) = result.algorithms
     stated, target = summary.get("interval90", {}), scenario.run.target_loss
     numbers = [_numbers(result, run) for run in runs]

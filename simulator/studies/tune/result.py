@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...inputs.messages import toml
-from ...load.load import available_programs
 from ...objectives import plugins
 from ...objectives.basis import loss_basis
 from ...results import consumption, statistics, wording
@@ -103,7 +102,7 @@ class TuneResult(Display):
         return next(one for one in self.ranked if one.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
-        return ranking.simplicity(contender.candidate, available_programs(self.space.programs))
+        return ranking.simplicity(contender.candidate, self.space.scenario.programs)
 
     @cached_property
     def _compared(self) -> Compared:

@@ -132,7 +132,7 @@ def run_block(
     (algorithm,) = scenario.algorithm[:1]
     runs = execution.run(scenario, algorithm, [seed for _, seed in tasks])
     groups = {algorithm.label: runs}
-    losses = learning.models(scenario, groups, execution.programs)
+    losses = learning.models(scenario, groups)
     missed = links.time_error_models(scenario, groups, execution)
     errors = learning.errors(scenario, groups, losses, missed).get(algorithm.label, NO_ERRORS)
     model = losses.get(algorithm.label)

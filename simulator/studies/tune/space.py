@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...load.load import Programs, available_programs, varied
+from ...load.load import varied
 from ...network.mean_cost import mean_cost
 from ...objectives import build
 from ...programs import Program
@@ -101,7 +101,6 @@ class Space:
 
     scenario: Scenario
     entries: dict[str, Entry]
-    programs: Programs = None
     every: int = 1
 
     @property
@@ -215,7 +214,7 @@ class Space:
         whole["run"] = whole["run"] | {"evaluate_every": more * self.every}
         if duration is not None:
             whole["run"]["duration"] = f"{duration!r} s"
-        return varied(self.scenario, table=whole, programs=self.programs)
+        return varied(self.scenario, table=whole)
 
     def until(self, deadline: float | None) -> "Space":
         """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`.
@@ -227,7 +226,7 @@ class Space:
             gone, ends = {"steps", "tokens"}, {"duration": f"{deadline!r} s"}
         run = {key: value for key, value in self.scenario.table["run"].items() if key not in gone}
         table = self.scenario.table | {"run": run | ends}
-        return replace(self, scenario=varied(self.scenario, table=table, programs=self.programs))
+        return replace(self, scenario=varied(self.scenario, table=table))
 
 
 def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
@@ -258,7 +257,7 @@ def _count(values: Values) -> int | None:
     return int(values.high - values.low) + 1 if values.whole else None
 
 
-def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[str]]:
+def space(scenario: Scenario) -> tuple[Space, list[str]]:
     """Return the search space of a scenario, from [tune] or else a default, and notes.
 
     A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; every
@@ -266,7 +265,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     left out, as the fastest of them would end every other run. Raises InputError where there is
     nothing to try.
     """
-    available, tuned = available_programs(programs), scenario.tune.programs
+    available, tuned = scenario.programs, scenario.tune.programs
     notes = [*scenario.notes, *consumption.paces(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
     bounds = [name for name in named if available[name].bound]
@@ -295,7 +294,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
         often = "at every step" if every == 1 else f"every {every} steps"
         if not isinstance(scenario.objective, NoObjective):
             notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
-    return Space(scenario, entries, programs, every), notes
+    return Space(scenario, entries, every), notes
 
 
 def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
@@ -380,7 +379,7 @@ def _steps_of_mean(
 ) -> int:
     """Return the steps that the mean of a fragment takes on a part of the cluster; 0: unknown."""
     table = part and part.applied(scenario.table)
-    world = varied(scenario, table=table, programs=available) if table else scenario
+    world = varied(scenario, table=table) if table else scenario
     compute = max(world.team.mean_compute)
     if world.cluster.workers == 1 or not 0 < compute < math.inf:
         return 0

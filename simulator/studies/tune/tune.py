@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import InputError
-from ...load.load import Programs, available_programs, load, varied
+from ...load.load import Programs, loaded, varied
 from ...results import statistics, store
 from ...results.figures import style
 from ...results.order import Order
@@ -55,20 +55,19 @@ def tune(  # noqa: PLR0913 - the options of the command
     not resumed. Raises InputError.
     """
     began = time.perf_counter()
-    if not isinstance(scenario, Scenario):
-        scenario = load(scenario, programs=programs)
-    execution = Execution(engine, jobs, dask, programs=programs)
+    scenario = loaded(scenario, programs)
+    execution = Execution(engine, jobs, dask)
     chosen_seeds = seed_range(scenario, seeds, seed)
     numbers = list(chosen_seeds)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
-    tried, aim, notes = plan(scenario, objective, programs)
+    tried, aim, notes = plan(scenario, objective)
     if not force:
         worlds = [tried.world(candidate) for candidate in tried.samples()]
         many = -(-min(trials, tried.size or trials) // len(worlds))
         size.demand([(world, chosen_seeds[:FEWEST]) for world in worlds] * many, execution)
     options = settings(
-        "tune", scenario, programs, seeds=numbers, engine=engine, objective=aim.name,
+        "tune", scenario, seeds=numbers, engine=engine, objective=aim.name,
         trials=trials,
     )  # fmt: skip
     with quiet(), executors.study(execution, TuneDirectory, options, out, overwrite) as place:
@@ -129,7 +128,7 @@ def _until(
         lengths = []
         for candidate in tried.samples():
             world = tried.world(candidate)
-            if not available_programs(tried.programs)[candidate.name].needs_loss:
+            if not world.programs[candidate.name].needs_loss:
                 world = world.model_copy(update={"objective": NoObjective(kind="none")})
             lengths += [run.duration for run in execution.run(world, world.algorithm[0], [seed])]
         deadline = min(lengths)
@@ -137,19 +136,14 @@ def _until(
     return tried.until(deadline), replace(aim, deadline=deadline), notes
 
 
-def plan(
-    scenario: Scenario, objective: str | None, programs: Programs
-) -> tuple[Space, TuningObjective, list[str]]:
+def plan(scenario: Scenario, objective: str | None) -> tuple[Space, TuningObjective, list[str]]:
     """Return the space to search, the objective, and notes of what was assumed.
 
     Raises InputError where there is nothing to tune.
     """
-    tried, assumed = space(scenario, programs)
+    tried, assumed = space(scenario)
     pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
-    worlds = [
-        varied(scenario, table=part.applied(scenario.table), programs=programs)
-        for part in pieces.values()
-    ]
+    worlds = [varied(scenario, table=part.applied(scenario.table)) for part in pieces.values()]
     return tried, tuning_objective(scenario, objective, worlds), assumed
 
 

@@ -65,7 +65,7 @@ def steered(name, policy, tau, steps=60, **parameters):
 
     programs = {"mine": Program("mine", worker, "tests", rounds=program.rounds)}
     made = world({"name": "mine"}, programs, steps)
-    run = virtual.run(made.algorithm[0], made, 0, programs=programs)
+    run = virtual.run(made.algorithm[0], made, 0)
     return run, recorder, piece.rounds
 
 

@@ -96,7 +96,7 @@ def steered(world, policy, seed, *, tau, body=local_sgd):
         world.link, world.slow, world.bandwidth, programs=programs,
         algorithms=[{"name": "steered"}],
     )  # fmt: skip
-    run = run_seeds(table, table.algorithm[0], [seed], engine="virtual", programs=programs)[0]
+    run = run_seeds(table, table.algorithm[0], [seed], engine="virtual")[0]
     return run, controller, recorder
 
 

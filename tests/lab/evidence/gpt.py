@@ -12,7 +12,7 @@ import numpy as np
 
 import paceline
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.load.load import available_programs, parse
+from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.world import World
@@ -167,7 +167,7 @@ def guess(cell: Cell, real: Curve, objective: dict[str, Any], levels: np.ndarray
     """
     scenario = world(cell.program, cell.workers, objective)
     (algorithm,) = scenario.algorithm
-    basis = expect(World.of(scenario, algorithm, available_programs(None)[algorithm.name])).basis
+    basis = expect(World(scenario, algorithm).under()).basis
     (simulated,) = paceline.simulate(scenario, seed=cell.seed, seeds=1).curves().values()
     curve = curves.stacked(simulated)
     runs = run_seeds(scenario, algorithm, [cell.seed])

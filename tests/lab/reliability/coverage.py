@@ -18,6 +18,7 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
 from paceline.simulator.results.verdict import Compared, of_runs
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.world import World
 from paceline.simulator.theory import theory
 
 TITLE = "Intervals: how often they hold the truth"
@@ -171,7 +172,7 @@ def calibrated(blocks: int) -> Row:
         options: Row = {"spans": 0, "engine": "batched"}
         algorithm = world.algorithm[0]
         runs = dispatch.run_seeds(world, algorithm, range(4), **options)
-        written = dispatch.written(world, algorithm)
+        written = World(world, algorithm)
         seeds = [number % 4 for number in range(REPLICATES)]
         others = dispatch.run_replicates(written, seeds, numbers, **options)
         prediction = predicted(runs, others, target=None, paired=False)
