@@ -24,8 +24,8 @@ from .network.closed_form import ClosedForm, CollectiveCost
 from .network.mean_cost import mean_cost
 from .programs.pieces.schedule import Rate
 from .scenario.cluster import Cluster, Group
+from .scenario.fields import LEAST, MOST
 from .scenario.scenario import Scenario
-from .scenario.table import LEAST, MOST
 from .scenario.tables import Bound, LearningCurve
 
 LONGEST = 2**53  # longest period in steps: floats represent all whole numbers up to it

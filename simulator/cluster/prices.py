@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..scenario.scenario import Scenario
+from ..scenario.tables import Prices
 
 SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
 HOURLY = "node_hour", "device_hour"  # prices that a group may override
@@ -51,3 +52,8 @@ def price_per_second(scenario: Scenario, *, served: bool) -> float:
         return float(worker_prices(scenario).sum()) + server
     hour = nodes * (cost.node_hour or 0.0) + devices(scenario) * (cost.device_hour or 0.0)
     return hour / SECONDS_PER_HOUR
+
+
+def price_per_byte(cost: Prices) -> float:
+    """Return the price of a byte of egress: one that leaves its region."""
+    return (cost.egress_per_gb or 0.0) / BYTES_PER_GB

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..cluster.membership import working
-from ..cluster.prices import BYTES_PER_GB, devices, price_per_second
+from ..cluster.prices import devices, price_per_byte, price_per_second
 from ..objectives.objective import Evaluation, Objective, TheoremTwo
 from ..objectives.quadratic import NoisyQuadratic
 from ..programs.effects import Vector
@@ -107,7 +107,7 @@ class Observer:
         self._objective, self._totals = objective, totals
         self._averages, self.deadline = program.averages, deadline
         self._node_second = price_per_second(scenario, served=served)
-        self._egress_byte = (scenario.cost.egress_per_gb or 0.0) / BYTES_PER_GB
+        self._egress_byte = price_per_byte(scenario.cost)
         self._pool: dict[int, View] | None = {} if program.pooled else None
         self._total = self.updates = 0
         self.complete = False

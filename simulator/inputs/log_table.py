@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import console, untrusted
+from . import printed_logs, untrusted
 from .messages import nearest
 
 LARGEST = 100_000_000  # bytes of a log; a million steps take about 20 MB
@@ -44,7 +44,7 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
         text = "" if EVENTS in path.name else data.decode("utf-8-sig")
     if EVENTS in path.name:
         names, rows = _events(path)
-    elif printed := console.read(text):
+    elif printed := printed_logs.read(text):
         names, rows = printed[0], partial(iter, printed[1])
     elif text.lstrip()[:1] in ("{", "["):
         names, rows = _json(text, value)

@@ -181,7 +181,7 @@ def summarise_amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> di
 def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any] | None:
     heavy, factors, limits, within = bounds
     every = {key: [amounts[key] for amounts in seeds] for key in seeds[0] if key not in RATES}
-    each_byte = (cost.egress_per_gb or 0.0) / prices.BYTES_PER_GB
+    each_byte = prices.price_per_byte(cost)
     traffic = each_byte * float(np.mean(every.get("egress_bytes", 0.0)))
     seconds = SECONDS_PER_DAY * float(np.mean(every.get("days", 0.0)))
 

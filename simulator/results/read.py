@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..inputs import csv_cells, untrusted
+from ..inputs import csv_files, untrusted
 from . import store
 from .run import COLUMNS, Run
 
@@ -85,7 +85,7 @@ def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
         if None in line.values() or None in line:
             raise ValueError(f"line {lines.line_num} of {CURVES} is not whole")
         values = [float(line[column] or "nan") for column in COLUMNS]
-        key = csv_cells.restored(line["label"]), int(line["seed"])
+        key = csv_files.restored(line["label"]), int(line["seed"])
         points.setdefault(key, []).append(values)
     runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
     for (label, seed), curve in points.items():

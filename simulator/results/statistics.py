@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..inputs import csv_cells
+from ..inputs import csv_files
 from . import intervals
 from .intervals import Estimate
 from .run import CAUSE, COLUMNS, Run, begins, diverged
@@ -464,8 +464,8 @@ def _rows(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
 
 def csv_table(runs: Sequence[Run]) -> bytes:
     """Return `records` as CSV: shortest digits that read back exactly, empty for nan."""
-    rows = ((label, seed, *map(csv_cells.digits, row)) for label, seed, *row in _rows(runs))
-    return csv_cells.table(("label", "seed", *COLUMNS), rows)
+    rows = ((label, seed, *map(csv_files.digits, row)) for label, seed, *row in _rows(runs))
+    return csv_files.table(("label", "seed", *COLUMNS), rows)
 
 
 def jsonable(value: Any) -> Any:

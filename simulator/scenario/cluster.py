@@ -19,10 +19,9 @@ from pydantic import (
 
 from ..distributions.law import ComputeLaw, Law
 from ..distributions.time_profile import ProfileOf
-from ..inputs import csv_columns
+from ..inputs import csv_files
 from ..inputs.units import Seconds
-from .hardware import Card, of_inner
-from .table import (
+from .fields import (
     Bandwidth,
     Count,
     Delay,
@@ -36,6 +35,7 @@ from .table import (
     located,
     optional,
 )
+from .hardware import Card, of_inner
 
 MOST_WORKERS = 65_535
 DAY = 86_400.0  # seconds
@@ -145,7 +145,7 @@ def _rank(text: str) -> float:
 
 
 def _end(text: str) -> float:
-    return csv_columns.seconds(text) if text else inf
+    return csv_files.seconds(text) if text else inf
 
 
 def _in_order(row: list[float], line: int) -> None:
@@ -222,9 +222,9 @@ def _window(text: str) -> tuple[float, float]:
 
 def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
     """Read the times when workers are present, by rank, in order."""
-    columns = {"worker": _rank, "start": csv_columns.seconds, "end": _end}
+    columns = {"worker": _rank, "start": csv_files.seconds, "end": _end}
     what, readers = "worker, start and end of a time that it is there", [*columns.values()]
-    rows = csv_columns.rows(path, readers, what, names=[*columns], check=_in_order)
+    rows = csv_files.rows(path, readers, what, names=[*columns], check=_in_order)
     trace: dict[int, list[tuple[float, float]]] = {}
     for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
         trace.setdefault(int(rank), []).append((since, until))

@@ -9,12 +9,10 @@ from pydantic import Field, Strict, model_validator
 from ..distributions.law import Law
 from ..distributions.parametric import Constant
 from ..distributions.time_profile import ProfileOf
-from ..inputs import csv_columns
+from ..inputs import csv_files
 from ..inputs.units import Bytes, Seconds, to_si
 from .cluster import Failures
-from .hardware import Card, of_line
-from .simgrid import PlatformOf
-from .table import (
+from .fields import (
     NO_TIME,
     Bandwidth,
     Count,
@@ -26,6 +24,8 @@ from .table import (
     from_file,
     optional,
 )
+from .hardware import Card, of_line
+from .simgrid import PlatformOf
 
 SOCKETS = 4096  # between two nodes, at most: of a site, those of all its devices
 
@@ -96,7 +96,7 @@ def read_regions(path: Path) -> RegionTable:
         rows[source, to] = RegionPair(*pair)
 
     what, readers = ", ".join(REGION_COLUMNS), [*REGION_COLUMNS.values()]
-    for _ in csv_columns.rows(path, readers, what, [*REGION_COLUMNS], add):
+    for _ in csv_files.rows(path, readers, what, [*REGION_COLUMNS], add):
         pass
     return RegionTable(str(path), rows)
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from ..distributions.law import Law
 from ..distributions.parametric import Constant
 from ..inputs.units import Bytes, Seconds
-from .table import (
+from .fields import (
     NO_TIME,
     ZERO,
     Count,

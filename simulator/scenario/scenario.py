@@ -32,10 +32,10 @@ from ..programs.codecs.codec import Raw
 from ..programs.pieces.piece import TomlSchema
 from . import tables
 from .cluster import Cluster, Recovery
+from .fields import Many, Name, Section, optional
 from .hardware import fill_devices
 from .network import Network, Server
 from .overhead import Calibration, CodecCost, Overhead, at
-from .table import Many, Name, Section, optional
 from .team import Team
 
 OWN = ("name", "label", "recovery")

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ..errors import InputError
 from ..inputs import messages, untrusted
 from ..inputs.units import to_si
-from .table import from_file
+from .fields import from_file
 
 VERSIONS = [{"version": version} for version in ("4", "4.0", "4.1")]
 MOST_ELEMENTS = 100_000

@@ -28,7 +28,7 @@ from ..inputs import untrusted
 from ..inputs.units import FlopsPerSecond, Money, Tolerance
 from ..programs.pieces.schedule import Rate
 from ..programs.pieces.transform import TransformOf
-from .table import (
+from .fields import (
     LEAST,
     MOST,
     Count,

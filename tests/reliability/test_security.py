@@ -202,7 +202,7 @@ def test_every_module_that_opens_a_scenarios_files_is_known():
         if '.get("folder"' in path.read_text("utf-8")
     }
     times = {"distributions/time_profile.py", "distributions/empirical.py"}
-    assert actual == times | {"scenario/table.py"}
+    assert actual == times | {"scenario/fields.py"}
 
 
 PROFILE = '[calibration]\nsd = {}\n[cluster]\ncompute = { dist = "empirical", file = "%s" }\n'
@@ -561,7 +561,7 @@ def store_table():
 
 def test_a_named_pipe_does_not_block(tmp_path):
     """Wherever a file belongs, a pipe is refused at once, by every reader."""
-    from paceline.simulator.inputs import csv_columns, untrusted
+    from paceline.simulator.inputs import csv_files, untrusted
     from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store
     from paceline.simulator.scenario import network, simgrid
@@ -575,7 +575,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(telemetry)
     for read in (
         read_toml, profile.read, network.read_regions, simgrid.read, events.read,
-        lambda path: [*csv_columns.rows(path, [csv_columns.seconds], "one time")],
+        lambda path: [*csv_files.rows(path, [csv_files.seconds], "one time")],
         lambda path: store.read(path.parent), untrusted.text,
         lambda path: sources.read([trace]), lambda path: sources.read([telemetry.parent]),
     ):  # fmt: skip

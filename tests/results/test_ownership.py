@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import csv_cells
+from paceline.simulator.inputs import csv_files
 from paceline.simulator.results import read, store
 from paceline.simulator.results.figures import curves
 from tests.command_line.test_command_line import ROOT, SCENARIO, command, run
@@ -233,14 +233,14 @@ SIGNS = st.text(alphabet="=+-@＝\t\r\n ;,\"'ab1", max_size=9)
 @example("'=x")
 @example("a;\n'\"-x")
 def test_no_text_runs_in_a_spreadsheet_and_each_reads_back(text):
-    safe = csv_cells.escaped(text)
-    assert csv_cells.restored(safe) == text
+    safe = csv_files.escaped(text)
+    assert csv_files.restored(safe) == text
     for part in re.split("[;\t\r\n]", safe):  # cells where semicolons or tabs divide a line
         assert not part.lstrip(' "').startswith(RUNS)
     plain = text.replace("\r", "").replace("\0", "")  # no label has one
-    data = csv_cells.table([plain, ""], [(plain, csv_cells.digits(-1.5)), (plain, -3)]).decode()
+    data = csv_files.table([plain, ""], [(plain, csv_files.digits(-1.5)), (plain, -3)]).decode()
     (head, _), one, other = csv.reader(io.StringIO(data, newline=""))
-    assert {csv_cells.restored(cell) for cell in (head, one[0], other[0])} == {plain}
+    assert {csv_files.restored(cell) for cell in (head, one[0], other[0])} == {plain}
     assert (one[1], other[1]) == ("-1.5", "-3")
 
 

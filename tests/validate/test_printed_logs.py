@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import console, log_table
+from paceline.simulator.inputs import log_table, printed_logs
 from paceline.validate.logs import tables
 from paceline.validate.logs.calibrate import calibrate, explain
 
@@ -102,7 +102,7 @@ def test_steps_of_each_epoch_are_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["step,loss\n1,2\n2,3\n", '{"step": 1}\n{"step": 2}\n', "", "a"])
 def test_tables_are_no_frameworks(text):
-    assert console.read(text) is None
+    assert printed_logs.read(text) is None
 
 
 def nccl(ranks, factor, latency, rate):

@@ -16,8 +16,8 @@ from paceline.simulator.load.document import SHOWN, read_toml
 from paceline.simulator.load.explain import explain, line
 from paceline.simulator.results import prediction_interval, store
 from paceline.simulator.results.store import free_file
+from paceline.simulator.scenario.fields import Many, Section
 from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.scenario.table import Many, Section
 from paceline.simulator.studies.display import extra
 
 INLINE = "dist"  # a table with this key is a law, written on one line

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from paceline.simulator.inputs.tables import differing
+from paceline.simulator.inputs.toml_text import differing
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import human

@@ -13,8 +13,8 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths
 from paceline.simulator.load.document import read_toml
 from paceline.simulator.load.load import parse
+from paceline.simulator.scenario.fields import Duration, Many, Name, Section
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.table import Duration, Many, Name, Section
 
 from ..calibration.profile import checked
 from . import tables

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import csv_cells
+from paceline.simulator.inputs import csv_files
 from paceline.simulator.inputs.messages import nearest, visible
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.build import dimension_of
@@ -116,8 +116,8 @@ def fit(
     fitted = runs[0].fit(given.warmup)
     objective, sentences, notes = _curve(runs, fitted, given, stem)
     rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
-    cells = [map(csv_cells.digits, row) for row in rows]
-    files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
+    cells = [map(csv_files.digits, row) for row in rows]
+    files = {f"{stem}.csv": csv_files.table(("run", "tokens", "loss"), cells)}
     with style.style():
         files[f"{stem}.svg"] = drawing.encode(chart(runs[0], fitted), "svg")
     tables, head = {**below.tables, "objective": objective}, below.head

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.simulator.inputs import csv_cells, untrusted
+from paceline.simulator.inputs import csv_files, untrusted
 
 STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
 KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
@@ -41,12 +41,12 @@ def write(runs: Mapping[Key, np.ndarray]) -> bytes:
         for (label, seed), events in runs.items()
         for node, kind, step, *times in events.tolist()
     )
-    return csv_cells.table(("label", "seed", *(EVENT.names or ())), rows)
+    return csv_files.table(("label", "seed", *(EVENT.names or ())), rows)
 
 
-def _digits(time: float) -> csv_cells.Digits:
+def _digits(time: float) -> csv_files.Digits:
     """Write a time to tenths of a microsecond, finer than any clock here."""
-    return csv_cells.Digits("" if isnan(time) else f"{time:.7f}".rstrip("0").rstrip("."))
+    return csv_files.Digits("" if isnan(time) else f"{time:.7f}".rstrip("0").rstrip("."))
 
 
 def read(path: Path) -> dict[Key, np.ndarray]:
@@ -58,7 +58,7 @@ def read(path: Path) -> dict[Key, np.ndarray]:
         for row in csv.DictReader(io.StringIO(text, newline="")):
             times = [float(row[name] or "nan") for name in (EVENT.names or ())[3:]]
             event = int(row["node"]), codes[row["kind"]], int(row["step"]), *times
-            key = csv_cells.restored(row["label"]), int(row["seed"])
+            key = csv_files.restored(row["label"]), int(row["seed"])
             rows_by_run.setdefault(key, []).append(event)
         runs = {key: np.array(events, EVENT) for key, events in rows_by_run.items()}
         for (label, seed), events in runs.items():

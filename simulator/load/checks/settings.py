@@ -18,9 +18,9 @@ from ...programs.codecs.codec import CODECS, Raw
 from ...programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
 from ...programs.pieces.transform import Identity
 from ...scenario.cluster import Checkpoint
+from ...scenario.fields import LEAST, MOST
 from ...scenario.redraw import knows
 from ...scenario.scenario import Algorithm, Scenario, arguments
-from ...scenario.table import LEAST, MOST
 from ...scenario.tables import LearningCurve, NoObjective, Optimizer, Range
 from .cluster import cluster_problems, device_problems, recovery_problems
 from .network import network_problems

@@ -104,7 +104,7 @@ def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amount
     used = row.get("to_target" if to_target else "used") or {}
     cost = (used.get("cost") or {}).get("mean")
     sent = (used.get("egress_bytes") or {}).get("mean") or 0.0
-    traffic = sent / prices.BYTES_PER_GB * (scenario.cost.egress_per_gb or 0.0)
+    traffic = sent * prices.price_per_byte(scenario.cost)
     return Amounts(float(seconds), cost, traffic, row.get("currency") or "")
 
 

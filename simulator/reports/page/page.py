@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...inputs.tables import differing, write_toml
+from ...inputs.toml_text import differing, write_toml
 from ...results import store
 from ...results.figures import interactive
 from ...results.figures.curves import LOSS_NAMES, bands, error_panel

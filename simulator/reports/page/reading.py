@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...inputs import csv_cells, untrusted
+from ...inputs import csv_files, untrusted
 from ...results import read as directories
 from ...results import store
 from ...results.columns import RESULT_COLUMNS
@@ -126,7 +126,7 @@ def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
         lines = io.StringIO(untrusted.text(file, untrusted.LARGEST_WRITTEN), newline="")
         table = list(csv.DictReader(lines))
         rows = [
-            {csv_cells.restored(key): _value(text) for key, text in row.items()} for row in table
+            {csv_files.restored(key): _value(text) for key, text in row.items()} for row in table
         ]
         for row in rows:
             demand_shape(str | float, row["label"])
@@ -141,4 +141,4 @@ def _value(text: str) -> Any:
     try:
         return float(text) if text else None
     except ValueError:
-        return csv_cells.restored(text)
+        return csv_files.restored(text)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...inputs import csv_cells, messages
+from ...inputs import csv_files, messages
 from ...objectives import plugins
 from ...objectives.basis import bases
 from ...results import consumption, intervals, statistics, wording
@@ -315,11 +315,11 @@ def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return rows as CSV: exact digits, tables as TOML, empty for None."""
-    return csv_cells.table([*rows[0]], (map(_cell, row.values()) for row in rows))
+    return csv_files.table([*rows[0]], (map(_cell, row.values()) for row in rows))
 
 
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     written = messages.toml(value)
-    return csv_cells.Digits(written) if isinstance(value, int | float) else written
+    return csv_files.Digits(written) if isinstance(value, int | float) else written

@@ -1,7 +1,10 @@
 """Read the columns of a CSV file written by hand or by a spreadsheet."""
 
+import csv
+import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,10 @@ from .units import LEAST, demand_within, to_si
 
 LARGEST = 256_000_000  # bytes, enough for 20 million numbers of nine digits
 Reader = Callable[[str], Any]
+_BEGINS = r"(^|[;\t\r\n])"
+_RUNS = r"""(?=['"\s]*[=+\-@＝＋－＠])"""  # also after apostrophes of the text itself
+_FORMULA = re.compile(_BEGINS + _RUNS)
+_ESCAPED = re.compile(f"{_BEGINS}'{_RUNS}")
 
 
 def seconds(text: str) -> float:
@@ -92,3 +99,33 @@ def rows(
         yield row
     if empty:
         raise ValueError(f"{path} has no rows; {remedy}")
+
+
+class Digits(str):
+    """A number in its final written form."""
+
+    __slots__ = ()
+
+
+def digits(value: float) -> Digits:
+    """Return the shortest digits that read back exactly, or "" for nan."""
+    return Digits("" if math.isnan(value) else repr(float(value)).removesuffix(".0"))
+
+
+def escaped(text: str) -> str:
+    """Put an apostrophe before each part of a text that a spreadsheet would run."""
+    return _FORMULA.sub(r"\1'", text)
+
+
+def restored(text: str) -> str:
+    """Return the text without the apostrophes that `escaped` added."""
+    return _ESCAPED.sub(r"\1", text)
+
+
+def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    """Return a CSV table; cells that are `Digits`, or not text, stay as they are."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(escaped, header))
+    writer.writerows([escaped(c) if type(c) is str else c for c in row] for row in rows)
+    return text.getvalue().encode()
