@@ -84,6 +84,7 @@ class AttachedNode(TensorNode):
         self.live, self._local, self.rate, self._decay, self.period = loop
         self.start = start = loop.live.start
         self.parameters, self.bytes_per_parameter = len(start), start.element_size()
+        self.tensors = ()
         self.seed(seed)
         self.transport = transport
         self._mailbox = transport.mailbox

@@ -25,6 +25,7 @@ def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
     node.start, node.apply_seconds = start, scenario.server.apply
     node.parameters = scenario.model.parameters
     node.bytes_per_parameter = scenario.model.bytes_per_parameter
+    node.tensors = scenario.model.sizes
 
 
 def compare(

@@ -73,17 +73,17 @@ class Node(ABC):
 
     Attributes: `rank` (workers 0 to `workers` - 1; the server, if any, is `server`), `workers`,
     `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (time of
-    one update on the server), `parameters` and `bytes_per_parameter` (of the model that travels;
-    `start` may be a smaller stand-in for it). `samples`: this worker's number of samples over the
-    mean of all workers; None if all are equal. `pace`: the number of steps that this worker takes,
-    by expected step times, while the slowest takes one. `participants`: the number of workers that
-    [cluster.sampling] selects; without it, all. `resting`: whether the worker is out of the round,
-    so that its part of a mean is not used.
+    one update on the server), `parameters`, `bytes_per_parameter` and `tensors` (of the model that
+    travels, for which `start` may be a smaller stand-in; no sizes of tensors: unknown). `samples`:
+    this worker's number of samples over the mean of all workers; None if all are equal. `pace`: the
+    number of steps that this worker takes, by expected step times, while the slowest takes one.
+    `participants`: the number of workers that [cluster.sampling] selects; without it, all.
+    `resting`: whether the worker is out of the round, so that its part of a mean is not used.
     """
 
     __slots__ = (
         "apply_seconds", "bytes_per_parameter", "pace", "parameters", "participants", "rank",
-        "samples", "server", "start", "workers",
+        "samples", "server", "start", "tensors", "workers",
     )  # fmt: skip
     rank: int
     workers: int
@@ -93,6 +93,7 @@ class Node(ABC):
     apply_seconds: float
     parameters: int
     bytes_per_parameter: float
+    tensors: Sequence[int]
     samples: Any
     pace: float
     resting: bool = False

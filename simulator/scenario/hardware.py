@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from ..inputs import untrusted
 from ..inputs.messages import nearest
 from ..inputs.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from .tables import sizes
 
 FILE = Path(__file__).with_name("hardware.toml")
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
@@ -162,7 +163,8 @@ def _operations(document: Mapping[str, Any], cost: Mapping[str, Any]) -> float:
     """Return the operations of a worker's step; 0 if the scenario does not give them."""
     model, goal = document.get("model") or {}, document.get("objective") or {}
     tokens = goal.get("tokens") or cost.get("tokens") or 0
-    parameters = model.get("parameters", 0)
+    parts = sizes(model.get("tensors"))
+    parameters = model.get("parameters", sum(part for part in parts if isinstance(part, int)))
     operations = cost.get("flops_per_token") or FLOPS_PER_PARAMETER * parameters
     numbers = isinstance(tokens, int | float) and isinstance(operations, int | float)
     return float(tokens * operations) if numbers else 0.0

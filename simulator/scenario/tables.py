@@ -80,7 +80,7 @@ def presets() -> dict[str, list[int]]:
     return untrusted.toml(text, untrusted.DEEPEST)
 
 
-def _sizes(tensors: Any) -> list[Any]:
+def sizes(tensors: Any) -> list[Any]:
     """Return the parameters of each tensor, of a list or of a preset by name."""
     if isinstance(tensors, str):
         return presets().get(tensors, [])
@@ -120,13 +120,13 @@ class Model(Section):
         """Take the number of parameters from the tensors where it is left out."""
         if not isinstance(table, dict) or "parameters" in table:
             return table
-        tensors = _sizes(table.get("tensors"))
+        tensors = sizes(table.get("tensors"))
         whole = bool(tensors) and all(type(size) is int for size in tensors)
         return table | {"parameters": sum(tensors)} if whole else table
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        total = sum(_sizes(self.tensors))
+        total = sum(self.sizes)
         if self.tensors is not None and total != self.parameters:
             raise ValueError(
                 f"tensors have {total:,} parameters, and `parameters` says {self.parameters:,}; "
@@ -135,9 +135,14 @@ class Model(Section):
         return self
 
     @property
+    def sizes(self) -> list[int]:
+        """Parameters of each tensor, in order; empty: unknown."""
+        return sizes(self.tensors)
+
+    @property
     def buckets(self) -> tuple[int, ...]:
         """Parameters of each bucket of DistributedDataParallel, in order; empty: unknown."""
-        return ddp_buckets(_sizes(self.tensors), self.bytes_per_parameter)
+        return ddp_buckets(self.sizes, self.bytes_per_parameter)
 
     @property
     def bytes(self) -> float:

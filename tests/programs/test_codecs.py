@@ -82,6 +82,7 @@ class Fake:
     def __init__(self, team, rank):
         self.team, self.rank, self.workers = team, rank, team.size
         self.start, self.parameters, self.bytes_per_parameter = team.start, team.parameters, 4.0
+        self.tensors = ()
         self.busy, self.joined, self.generators = 0.0, 0, Counter()
         self.box, self.resting = [], False
 
@@ -482,6 +483,14 @@ def test_power_sgd_is_exact_where_the_mean_has_so_low_a_rank(rank, expected, arr
         vectors = [mean + noise[0], mean + noise[1], mean - noise[0] - noise[1]]
         result = np.asarray(team.mean([array(vector) for vector in vectors]))
         np.testing.assert_allclose(result, mean, rtol=1e-3, atol=1e-4)
+
+
+def test_power_sgd_sends_factors_of_each_tensor_and_small_ones_whole():
+    """By hand: 100 x 100 and 50 x 50 entries; 8 x 8 are just twice their factors of rank 2."""
+    codec = read({"kind": "power-sgd", "rank": 2})
+    factors = 2 * (100 + 50)
+    assert codec.size([10_000, 64, 2_500], 4.0) == (4 * (factors + 64), 4 * factors)
+    assert codec.size([64], 4.0) == (4 * 16, 4 * 16)
 
 
 @looped("size", [1, 2, 3, 6, 7, 12, 21])

@@ -1,6 +1,6 @@
 """PowerSGD: approximate a vector by a product of two thin matrices, averaged in turn."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from math import ceil, sqrt
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn
 
@@ -12,6 +12,8 @@ from ..effects import NOTHING, Encoded, Handle, Node, Payload, Vector
 from ..pieces.piece import piece
 from .channel import Channel, Codec, Random, share_of
 from .dense import in_rows
+
+LEAST = 2  # times as large that a matrix must be as its factors (min_compression_rate)
 
 
 @piece
@@ -37,11 +39,21 @@ class PowerSGD(Codec):
         """Make the generator that all workers share, so that they begin with the same Q."""
         return me.generator(shared=True)
 
-    def size(self, parameters: float, width: float) -> tuple[float, float]:
-        """Return the bytes of P and of Q, for `parameters` entries of `width` bytes."""
-        rows, columns = shape(parameters)
-        rank = min(self.rank, columns)
-        return rank * rows * width, rank * columns * width
+    def size(self, tensors: Sequence[float], width: float) -> tuple[float, float]:
+        """Return the bytes of both rounds, for tensors of so many entries of `width` bytes.
+
+        As in PyTorch's hook (powerSGD_hook.py) every tensor is a matrix of its own, here a nearly
+        square one. Of several, those whose factors are not half as large travel whole, with P.
+        """
+        left = right = 0.0
+        for entries in tensors:
+            rows, columns = shape(entries)
+            rank = min(self.rank, columns)
+            if len(tensors) == 1 or LEAST * rank * (rows + columns) < entries:
+                left, right = left + rank * rows, right + rank * columns
+            else:
+                left += entries
+        return left * width, right * width
 
 
 def shape(entries: float) -> tuple[int, int]:
@@ -159,7 +171,9 @@ class PowerChannel(Channel):
         me, codec = self._me, self._codec
         share = share_of(value, me.start)
         me.work(codec.seconds(me, share)[0])
-        size = codec.size(share * me.parameters, me.bytes_per_parameter)
+        tensors, part = (me.tensors, share) if me.tensors else ([share * me.parameters], 1.0)
+        left, right = codec.size(tensors, me.bytes_per_parameter)
+        size = part * left, part * right
         if codec.bytes is not None:
             left, right = (codec.bytes * share * part / sum(size) for part in size)
             size = left, right
