@@ -30,8 +30,10 @@ from .collectives import (
     RegionPath,
     around,
     double_tree_plan,
+    server_plan,
 )
 from .libraries import (
+    CHUNK,
     Cluster,
     Loops,
     Segments,
@@ -61,13 +63,18 @@ class Way(NamedTuple):
     `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `pipeline`: how a ring hides
     latency. `delay`: seconds that NCCL adds, whose collectives do not overlap; None: the next one
     may begin once the links are free. `other`: NCCL's other algorithm's time on the links, relative
-    to this one.
+    to this one. `within`: seconds that the devices inside workers communicate meanwhile, and
+    `chunk`: those before the first and after the last chunk is on the links. `overlap`: most
+    seconds for which the links carry chunks both ways.
     """
 
     key: str
     pipeline: Segments | Loops | None = None
     delay: float | None = None
     other: float = 1.0
+    within: float = 0.0
+    chunk: float = 0.0
+    overlap: float = 0.0
 
     def cost(
         self, added: Overhead, held: float, latency: float, passage: Passage
@@ -82,7 +89,9 @@ class Way(NamedTuple):
         elif self.pipeline is not None:  # one thread, which hides nothing while it works
             latency = self.pipeline.latency(held, latency)
         if self.delay is None:
-            return added.of_collective(held, latency, passage)
+            on_links, latency = added.of_collective(held, latency, passage)
+            on_links -= min(self.overlap, on_links / 2)
+            return max(on_links, self.within), latency + self.chunk
         return sum(added.of_collective(held, latency + self.delay, passage)), 0.0
 
 
@@ -289,9 +298,9 @@ class ClosedForm:
         if (kind, payload, team) not in self._ways:
             if len(self._ways) >= REMEMBERED:  # payloads of any size, as some codecs send
                 self._ways.clear()
-            make = self._nccl if library == "nccl" else self._gloo
+            makers = {"nccl": self._nccl, "gloo": self._gloo, "byteps": self._byteps}
             members = tuple(range(self.workers)) if team is None else team
-            self._ways[kind, payload, team] = make(kind, payload, members)
+            self._ways[kind, payload, team] = makers[library](kind, payload, members)
         return self._ways[kind, payload, team]
 
     def _gloo(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
@@ -301,6 +310,27 @@ class ClosedForm:
             volume = cut.phases * cut.segments * cut.share
             self._plans[way.key, team] = around(self, team, cut.hops, volume)
         return way
+
+    def _byteps(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
+        """Return how BytePS averages: by servers, while devices inside workers pass chunks on.
+
+        A chunk passes the links of the devices twice: scattered and copied to the host, copied back
+        and gathered. Over TCP one socket carries all chunks and requests in order (ps-lite,
+        src/zmq_van.h): the request for a chunk's mean, made when it has been pushed, waits behind
+        all chunks that the devices have passed on by then. So links carry chunks both ways only
+        while the devices are still at work.
+        """
+        way = f"{kind} by servers" if kind == "mean" else kind
+        if (way, team) not in self._plans:
+            duplex = self.settings.transport == "ideal"
+            plan = server_plan(self, team, duplex) if kind == "mean" else GATHER.formula(self, team)
+            self._plans[way, team] = plan
+        groups = [self._groups[rank] for rank in team if rank < len(self._groups)]
+        rates = [group.inner.bandwidth for group in groups if group.inner is not None]
+        twice = 2 / min(rates) if rates and kind == "mean" else 0.0
+        within = twice * payload
+        overlap = within / 2 if self.settings.transport == "tcp" else 0.0
+        return Way(way, None, None, 1.0, within, twice * min(payload, CHUNK), overlap)
 
     def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
         """Return how NCCL carries out a collective: its tuner's choice."""

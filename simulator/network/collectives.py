@@ -203,16 +203,17 @@ def _star(team: Team, _regions: Regions = ()) -> Messages:
     return builder.messages()
 
 
-def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
+def server_plan(links: RegionLinks, team: Team, duplex: bool = False) -> CollectivePlan:
     """Cost a server that receives m payloads and sends the mean to all workers.
 
     Each worker has a separate line, and the slowest counts; the server's network card passes
-    all payloads.
+    all payloads. `duplex`: some of the mean returns while the rest is still on its way.
     """
     server, card = len(links.regions), len(team) / links.card
     up = [links.link(rank, server) for rank in team]
     down = [links.link(server, rank) for rank in team]
-    held = sum(max(card, *(1 / link.bandwidth for link in way)) for way in (up, down))
+    ways = [max(card, *(1 / link.bandwidth for link in way)) for way in (up, down)]
+    held = max(ways) if duplex else sum(ways)
     slowest = Counter(max(way, key=lambda link: link.latency) for way in (up, down))
     return CollectivePlan(dict(slowest), held, _volumes((link, 1) for link in up + down))
 
@@ -491,7 +492,7 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
         lambda links, team: double_tree_plan(links, _alone(team)),
         lambda team, _regions: double_tree(_alone(team)),
     ),
-    "server": CollectiveKind(_server_plan, None),
+    "server": CollectiveKind(server_plan, None),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),
 }
 """The collectives of a mean, by their names in `network.collective`."""

@@ -5,6 +5,10 @@ bandwidth of every algorithm and protocol, and takes the one that would end firs
 here, in microseconds and GB/s, come from that file. The tuner ignores distance: the latency of
 [network] prolongs a collective, and changes no choice.
 
+BytePS (bytedance/byteps, common/core_loops.cc) cuts gradients into chunks. Each one is reduced
+among the devices of a box, copied to the host, pushed to a server, pulled, copied back and
+gathered. These stages work on different chunks at once.
+
 gloo's ring (facebookincubator/gloo, gloo/allreduce.cc and allgather.cc, as PyTorch calls it) cuts
 payloads into segments of which two are in flight. A segment leaves after the receiver's
 notification (gloo/transport/tcp/pair.cc, sendNotifyRecvReady): a hop takes two latencies.
@@ -15,6 +19,8 @@ from typing import NamedTuple
 
 from .fabric.messages import MessageBuilder, Messages, Team
 
+CHUNK = 4_096_000
+"""Bytes of BytePS's largest chunk (common/global.cc, BYTEPS_PARTITION_BYTES)."""
 SEGMENT = 2**20
 """Bytes of gloo's largest segment (allreduce.h, kMaxSegmentSize)."""
 NVLINK = 26e9

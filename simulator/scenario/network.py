@@ -170,8 +170,10 @@ class Network(_Line):
 
     model: Literal["closed-form", "flows"] = optional("formulas, or transfers", "closed-form")
     collective: CollectiveName = optional("algorithm of a mean over all workers", "ring")
-    library: Literal["ideal", "nccl", "gloo"] = optional(
-        "formulas alone; NCCL, which chooses ring or double tree by size; or gloo", "ideal"
+    library: Literal["ideal", "nccl", "gloo", "byteps"] = optional(
+        "formulas alone; NCCL, which chooses ring or double tree by size; gloo; or BytePS, whose "
+        "servers average gradients chunk by chunk",
+        "ideal",
     )
     setup: Delay = optional("added to a run's first collective: connections, buffers", 0.0, ge=0)
     latency: Law = optional('one way, per hop; needed unless collective = "given"', NO_TIME)

@@ -392,7 +392,8 @@ class Scenario(Section):
     @cached_property
     def team(self) -> Team:
         """The workers, and what follows from them: worked out once for this scenario."""
-        return Team(self.cluster, self.model.bytes)
+        boxes_apart = self.network.library != "byteps"  # else its means include the boxes' own
+        return Team(self.cluster, self.model.bytes, boxes_apart)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with some values changed, whose `team` is worked out anew."""

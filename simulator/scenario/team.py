@@ -49,8 +49,9 @@ class Worker:
 class Team:
     """The workers of a cluster, and what follows from their laws alone: each worked out once."""
 
-    def __init__(self, cluster: Cluster, model_bytes: float) -> None:
-        self._cluster, self._model_bytes = cluster, model_bytes
+    def __init__(self, cluster: Cluster, model_bytes: float, boxes_apart: bool = True) -> None:
+        self._cluster = cluster
+        self._inner_bytes = model_bytes if boxes_apart else 0.0
 
     @cached_property
     def workers(self) -> list[Worker]:
@@ -58,7 +59,7 @@ class Team:
         cluster, ranks = self._cluster, list[Worker]()
         for group in (*cluster.group, None):
             size = cluster.workers - len(ranks) if group is None else group.workers
-            ranks += _repeated(_worker(cluster, group, self._model_bytes), len(ranks), size)
+            ranks += _repeated(_worker(cluster, group, self._inner_bytes), len(ranks), size)
         return ranks
 
     @cached_property
@@ -172,7 +173,7 @@ def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: 
     the first unit's gather and the last one's scatter. What takes longer than its pass is visible.
     `compute`: mean seconds of a step.
     """
-    if group.inner is None:
+    if group.inner is None or not model_bytes:
         return 0.0
     step = group.inner.latency + model_bytes / group.devices / group.inner.bandwidth
     once = (group.devices - 1) * step

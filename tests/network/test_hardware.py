@@ -77,6 +77,8 @@ def test_a_device_computes_its_usual_share_of_its_peak():
         "group": [{"name": "a", "workers": 2, "devices": 8, "device": "h100-sxm"}],
     }
     assert seconds(**{**tables, "cluster": eight})["mean"] == pytest.approx(given["mean"] / 8)
+    parts = {**tables, "model": {"tensors": [6_000_000, 4_000_000]}}
+    assert seconds(**parts)["mean"] == given["mean"]
     stated = {**cluster, "compute": "1 s"}
     assert seconds(**{**tables, "cluster": stated})["mean"] == pytest.approx(1)
     with pytest.raises(InputError, match=r"cluster\.compute"):
@@ -100,7 +102,7 @@ def test_single_means_of_others_are_predicted():
 
 def test_a_faster_card_never_makes_a_mean_slower():
     rates = ["1 Gbit/s", "10 Gbit/s", "34 Gbit/s", "100 Gbit/s", "200 Gbit/s", "800 Gbit/s"]
-    for library in ("nccl", "gloo", "ideal"):
+    for library in ("nccl", "gloo", "byteps", "ideal"):
         for parameters in (256, 10_000_000):
             means = [
                 seconds(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm, Traffic
 from paceline.simulator.network.libraries import Cluster, gloo_segments, nccl_choice, nccl_choices
 from paceline.simulator.network.mean_cost import mean_cost
@@ -240,3 +241,18 @@ def test_workers_of_a_region_whose_link_is_written_share_a_host():
     plan = network.plan(tree.key, tuple(range(8)))
     assert plan.moved["a->b"] == plan.moved["b->a"] == 1  # on two hosts a tree crosses once
     assert plan.held == pytest.approx(1 / 1.25e9)
+
+
+@looped(("inner", "transport", "expected"), [
+    (2e9, "ideal", 2 * 0.05 + 2 * 0.002048),  # the links of devices, and a chunk at both ends
+    (10e9, "ideal", 0.1 + 2 * 0.0004096),  # a card that pushes and pulls at once
+    (10e9, "tcp", 0.2 - 0.01 + 2 * 0.0004096),  # pulls wait behind what devices have passed on
+])  # fmt: skip
+def test_byteps_works_on_chunks_at_every_stage_at_once(inner, transport, expected):
+    """100 MB over cards of 1 GB/s; what devices pass on takes no step any longer."""
+    line = {"library": "byteps", "transport": transport, "bandwidth": "8 Gbit/s"}
+    boxes = world(4, cluster=island(4, bandwidth=f"{inner} B/s"), **line)
+    share, cost = tcp.usable(boxes.network), mean_cost(boxes)
+    on_links = 0.2 * tcp.costs(boxes).transmission_factor / share if transport == "tcp" else 0.2
+    assert cost.transmission + cost.latency == pytest.approx(expected + on_links - 0.2)
+    assert boxes.team.workers[0].inner == 0

@@ -19,7 +19,7 @@ LINK_KEYS = ("sharing", "profile", "outages")
 
 def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """Yield the problems of [network], and of the regions of groups and the server."""
-    problems = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
+    problems = [*_settings(scenario, programs), *_places(scenario), *_table(scenario, programs)]
     if scenario.network.closed_form:
         problems += _closed_form(scenario)
     else:
@@ -31,7 +31,7 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
         yield from graph_problems(scenario)
 
 
-def _settings(scenario: Scenario) -> Iterator[Problem]:
+def _settings(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     network, keys = scenario.network, scenario.network.model_fields_set
     given, library = network.collective == "given", network.library
     fixed = library != "ideal" and network.collective != "ring"
@@ -53,6 +53,10 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
     )
     for key in TCP_KEYS if network.transport == "ideal" else ():
         yield from broken((key in keys, f"network.{key}", "only-tcp"))
+    inner = any(group.inner is not None for group in scenario.cluster.group)
+    local = [one.name for one in scenario.algorithm if not programs[one.name].sends_gradients]
+    by_step = library == "byteps" and inner and local
+    yield from broken((by_step, "network.library", "by-step"), names=", ".join(local))
     yield from _bandwidths(scenario)
     yield from _windows(network)
 
@@ -152,6 +156,7 @@ def _flows(scenario: Scenario) -> Iterator[Problem]:
     yield from broken(
         (network.burst is not None, "network.burst", "only-closed-form"),
         (not sends, "network.collective", "no-transfers"),
+        (network.library == "byteps", "network.library", "only-closed-form"),
     )
     for index, traffic in enumerate(network.background):
         where: KeyPath = ("network", "background", index)
