@@ -5,8 +5,10 @@ bootstrap replicates show, and the model's own, which programs show that no run 
 of all algorithms are joint, so that what two of them share cancels in their ratio.
 """
 
+import csv
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,10 +33,18 @@ from .run import Run
 from .statistics import at, crossing
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
+PUBLISHED = Path(__file__).with_name("published.csv")
+FEWEST = 20  # published measurements of one kind, below which those of a wider kind are used
 PACE, TARGET = "seconds_per_step", "time_to_target"
 DRAWS = 200  # as many as of a learning curve, with which they are drawn together
+WIDE = 0.4  # logarithm of the slowest over the predicted time, from which its cause is named
 TELLING = 0.05  # share of the time from which links are worth a note
+ON_GPUS = ("nccl", "byteps")  # libraries that compute on the devices of their programs
 FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
+WHY_NOT = (
+    "none: ideal links without a library or card describe no machine; "
+    'write network.transport = "tcp", a network.library or a network.card, or extend a profile'
+)
 ALONE = "standard errors of the profile alone: it states no error of the model"
 
 
@@ -100,12 +110,14 @@ class Uncalibrated(Unfitted):
 
     `faster`, `slower`: logarithms of the time where links take as long as at the 5 and 95 %
     quantiles that `source` gives, over the time predicted; learnt from so many `conditions`.
+    `cause`: what makes most of `slower`.
     """
 
     faster: float
     slower: float
     conditions: int
     source: str
+    cause: str = ""
 
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
         """Return the spreads by the model and by the time in links."""
@@ -126,11 +138,12 @@ class Uncalibrated(Unfitted):
 
     @property
     def basis(self) -> str:
-        """Where the error comes from."""
+        """Where the error comes from, and the largest cause of a wide one."""
+        wide = bool(self.cause) and self.slower > WIDE
         return (
             f"no profile: {self.source} (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
-        )
+        ) + f"; a run may take {exp(self.slower):.2g} times as long, mostly by {self.cause}" * wide
 
 
 @dataclass(frozen=True)
@@ -171,6 +184,77 @@ def _student(source: str, freedom: float) -> np.ndarray:
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
+class Kind(NamedTuple):
+    """What published measurements are grouped by, the most telling first."""
+
+    place: str
+    transport: str
+    library: str
+
+
+class Published(NamedTuple):
+    """A published measurement: its kind, and logarithms of measured over predicted time.
+
+    `below` and `above`: those of the ends of the prediction's 90 % interval without `beyond`.
+    """
+
+    source: str
+    kind: Kind
+    residual: float
+    below: float
+    above: float
+
+
+@cache
+def published() -> list[Published]:
+    """Return the errors of predictions of published measurements, as `make published` writes them.
+
+    The scenarios state what the sources state, so that these errors contain what sources leave out.
+    """
+    rows = csv.DictReader(untrusted.text(PUBLISHED).splitlines())
+    return [
+        Published(
+            row["source"],
+            Kind(row["place"], row["transport"], row["library"]),
+            *(float(row[key]) for key in ("residual", "below", "above")),
+        )
+        for row in rows
+    ]
+
+
+def kind(scenario: Scenario) -> Kind | None:
+    """Return the kind of a scenario's means; None for links and libraries without a name."""
+    network = scenario.network
+    named = any(line.card for line in (network, *network.link))
+    if (network.library == "ideal" and not named) or scenario.cluster.workers == 1:
+        return None
+    if len(ClosedForm(scenario).hosts(range(scenario.cluster.workers))) == 1:
+        return Kind("box", "", network.library)
+    return Kind("cluster", network.transport, network.library)
+
+
+def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
+    """Return what published measurements show beside all that an interval contains otherwise.
+
+    The least logarithm, added in quadrature to both sides, with which 90 % of measurements of the
+    same kind are inside their intervals (split conformal prediction; every source counts as much).
+    Where fewer than `FEWEST` are of a kind, those of a wider kind count.
+    """
+    if not rows or (wanted := kind(scenario)) is None:
+        return 0.0
+    levels = ([row for row in rows if row.kind[:depth] == wanted[:depth]] for depth in (3, 2, 1, 0))
+    alike = next((level for level in levels if len(level) >= FEWEST), rows)
+    counts = Counter(row.source for row in alike)
+    ends = (row.above if row.residual > 0 else row.below for row in alike)
+    scores = sorted(
+        (max(0.0, row.residual**2 - end**2), row.source)
+        for row, end in zip(alike, ends, strict=True)
+    )
+    mass = np.cumsum([1 / counts[source] for _, source in scores]) / len(counts)
+    level = LEVEL * (1 + 1 / len(alike))
+    return sqrt(scores[min(int(np.searchsorted(mass, level)), len(alike) - 1)][0])
+
+
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
     """Return the error of the rules for links, and its source.
 
@@ -195,7 +279,7 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
                 f"what {seen['hosts']} published hosts move through NCCL's",
                 f"NCCL's other algorithm, and {gpus} it",
             ]
-    elif network.library == "nccl":
+    elif network.library in ON_GPUS:
         sources += [f"{gpus} collectives"]
     if not sources:
         return None
@@ -293,7 +377,9 @@ def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Un
 
 
 def basis(scenario: Scenario, model: Unfitted | None) -> str:
-    """Return in words which errors an interval contains."""
+    """Return in words which errors an interval contains, or why there is none."""
+    if scenario.calibration is None and model is None:
+        return WHY_NOT
     stated = scenario.calibration is not None and scenario.calibration.model_error is not None
     return model.basis if model else FITTED if stated else ALONE
 

@@ -2,9 +2,9 @@
 kinds of hardware, or by a profile's errors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, hypot, inf, isfinite, log, log1p
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..network import tcp
 from ..results import prediction_interval
@@ -24,6 +24,7 @@ PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady
 PAIRED = 10  # averages, of runs that differ in no random number
 KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
+DIFFERING = -0.04, 0.08  # by which GPUs of one kind differ, and the slowest (arXiv:2208.11035)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
 
 INSIDE = "links inside workers"
@@ -65,39 +66,79 @@ def uncalibrated(
         "the usual utilisation of devices": hardware.compute_spread(scenario.table),
     }
     known = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
-    missed = prediction_interval.links(scenario)
-    if missed is None and (scenario.calibration or not known):
+    missed, varies = prediction_interval.links(scenario), prediction_interval.kind(scenario)
+    if missed is None and (scenario.calibration or not (known or varies)):
         return {}
     seen = int(tcp.measured()["collectives"])
-    (low, median, high, conditions), source = missed or (tcp.Missed(1.0, 1.0, 1.0, seen), "")
+    ends, source = missed or (tcp.Missed(1.0, 1.0, 1.0, seen), "")
     source = ", ".join([*filter(None, [source]), *(f"the spread of {name}" for name in known)])
+    rows = prediction_interval.published()
+    others = prediction_interval.beyond(scenario, rows)
+    if others:
+        source += f", what predictions of {len(rows)} published measurements missed"
+    slowest = prediction_interval.hardware_spread(scenario)[2] or "the speed of links"
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
     models, programs = {}, scenario.programs
     for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
         program, runs = programs[algorithm.name], groups[algorithm.label]
-        alone, faster, slower = scenario.under(algorithm), 0.0, 0.0
-        if low < high:
-            short = _short(alone, runs[0], looks=program.needs_loss)
-            working = 1 - sum(map(held_up, runs)) / len(runs)
-            share = breakdown(runs)["communicate"] / (working or 1.0)
-            (whole,) = _pace(tcp.slowed(short, 1.0), algorithm, runs[0].seed, execution)
-            ends = []
-            for factor in (low / median, high / median):
-                (again,) = _pace(tcp.slowed(short, factor), algorithm, runs[0].seed, execution)
-                moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
-                # Latencies of messages stay as they are: at least what is visible moves.
-                least, most = sorted((log1p(share * (factor - 1)), log(factor)))
-                ends.append(min(max(moved, least), most))
-            faster, slower = ends
-        computing = breakdown(runs)["compute"]
+        alone, computing = scenario.under(algorithm), breakdown(runs)["compute"]
+        case = _Case(alone, algorithm, runs, execution)
+        causes = {slowest: _by_links(case, ends)}
         for name, spread in spreads.items():
-            changes = [log1p(computing * _longer(alone, name, factor)) for factor in spread]
-            faster, slower = -hypot(faster, changes[0]), hypot(slower, changes[1])
-        if scenario.network.library == "nccl":  # what GPUs add does not depend on links
-            slower = hypot(slower, log1p(_on_gpus(alone, algorithm, runs)))
-        model = Uncalibrated(error, program.family, faster, slower, conditions, source)
+            causes[name] = [log1p(computing * _longer(alone, name, factor)) for factor in spread]
+        if scenario.network.library == "byteps":  # devices pass gradients on within the means
+            causes[INSIDE] = case.moved(_by_inner, spreads[INSIDE])
+        if scenario.network.library in prediction_interval.ON_GPUS:  # whatever the links
+            causes["computing beside collectives"] = [0.0, log1p(_on_gpus(alone, algorithm, runs))]
+        if varies:
+            causes["GPUs of one kind"] = [log1p(computing * change) for change in DIFFERING]
+        causes["what published sources leave out"] = [others, others]
+        faster, slower = (hypot(*side) for side in zip(*causes.values(), strict=True))
+        largest = max(causes, key=lambda name: causes[name][1])
+        model = Uncalibrated(error, program.family, -faster, slower, ends.number, source, largest)
         models[algorithm.label] = model
     return models
+
+
+class _Case(NamedTuple):
+    """An algorithm's runs of a scenario with its own recovery and overheads."""
+
+    alone: Scenario
+    algorithm: Algorithm
+    runs: Sequence[Run]
+    execution: Execution
+
+    def moved(
+        self, change: Callable[[Scenario, float], Scenario], factors: Sequence[float]
+    ) -> list[float]:
+        """Return logarithms of the pace where links take other `factors`, over that predicted.
+
+        `change`: makes a scenario with links that take a factor as long.
+        """
+        algorithm, seed = self.algorithm, self.runs[0].seed
+        looks = self.alone.programs[algorithm.name].needs_loss
+        short = _short(self.alone, self.runs[0], looks=looks)
+        (whole,) = _pace(change(short, 1.0), algorithm, seed, self.execution)
+        moves = []
+        for factor in factors:
+            (again,) = _pace(change(short, factor), algorithm, seed, self.execution)
+            moves.append(log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor))
+        return moves
+
+
+def _by_links(case: _Case, ends: tcp.Missed) -> list[float]:
+    """Return by which logarithms runs end earlier over the fastest links, and later."""
+    if ends.low >= ends.high:
+        return [0.0, 0.0]
+    working = 1 - sum(map(held_up, case.runs)) / len(case.runs)
+    share = breakdown(case.runs)["communicate"] / (working or 1.0)
+    factors = ends.low / ends.median, ends.high / ends.median
+    moves = []
+    for factor, moved in zip(factors, case.moved(tcp.slowed, factors), strict=True):
+        # Latencies of messages stay as they are: at least what is visible moves.
+        least, most = sorted((log1p(share * (factor - 1)), log(factor)))
+        moves.append(min(max(moved, least), most))
+    return moves
 
 
 def _longer(scenario: Scenario, name: str, factor: float) -> float:
@@ -108,12 +149,16 @@ def _longer(scenario: Scenario, name: str, factor: float) -> float:
     inner = max(worker.inner for worker in scenario.team.workers)
     if name != INSIDE:
         return (1 - inner / before) * (factor - 1)
+    return max(_by_inner(scenario, factor).team.mean_compute) / before - 1
+
+
+def _by_inner(scenario: Scenario, factor: float) -> Scenario:
+    """Return a scenario whose links inside workers take `factor` times as long for a byte."""
     cluster = scenario.cluster
     groups = tuple(
         group.model_copy(update={"inner": _over(group.inner, factor)}) for group in cluster.group
     )
-    changed = scenario.model_copy(update={"cluster": cluster.model_copy(update={"group": groups})})
-    return max(changed.team.mean_compute) / before - 1
+    return scenario.model_copy(update={"cluster": cluster.model_copy(update={"group": groups})})
 
 
 def _over(inner: Inner | None, factor: float) -> Inner | None:

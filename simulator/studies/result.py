@@ -85,8 +85,7 @@ class Result(Display):
             "bottleneck": usage.bottleneck(scenario.under(algorithm), algorithm, runs),
             **consumption.summary(scenario, runs, model, stated),
         }
-        if self.replicates or missed:
-            row["interval90_basis"] = prediction_interval.basis(scenario, missed)
+        row["interval90_basis"] = prediction_interval.basis(scenario, missed)
         if stated:
             row["interval90"] = stated
         for quantity, interval in stated.items():

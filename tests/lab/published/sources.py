@@ -7,6 +7,7 @@ seconds per step into the row's value (items/s rows: the negative sign stands fo
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from paceline.simulator.scenario.hardware import link_kind
 from paceline.simulator.scenario.tables import presets
 
 Row = Mapping[str, str]
@@ -37,7 +38,7 @@ MODELS: dict[str, tuple[Any, float]] = {  # tensors; items per second of one GPU
 }
 CARDS = {
     "10GbE-TCP": {"card": "10gbe", "transport": "tcp"},
-    "100Gb-TCP": {"card": "100gbe", "transport": "tcp"},
+    "100Gb-TCP": {"card": "ipoib-edr", "transport": "tcp"},
     "100Gb-IB": {"card": "ib-edr"},
 }
 
@@ -64,7 +65,7 @@ def hkbu(row: Row) -> Case | None:
         cluster["group"] = [
             {"name": "boxes", "workers": boxes, "devices": BOX, "inner": "pcie3-host"}
         ]
-        network["collective"] = "server"
+        network["library"] = "byteps"
     else:
         groups = [{"name": f"box {n}", "workers": BOX, "region": f"box {n}"} for n in range(boxes)]
         cluster["group"] = groups
@@ -74,7 +75,8 @@ def hkbu(row: Row) -> Case | None:
         ]
     table = {"model": {"tensors": tensors}, "cluster": cluster, "network": network}
     if served:
-        table["server"] = {"bandwidth": f"{boxes * float(row['link'].partition('Gb')[0])} Gbit/s"}
+        rate = boxes * link_kind(network["card"]).bandwidth
+        table["server"] = {"bandwidth": f"{8 * rate} bit/s"}
     return Case(_run(table, algorithm), 1 / (gpus * batch), inverse=True)
 
 
@@ -104,7 +106,15 @@ def ft_diloco(row: Row) -> Case:
     rate = "10 Gbit/s" if link == "open" else link.replace("Mbit", " Mbit/s")
     network = {"library": "gloo", "transport": "tcp", "latency": "10 ms", "bandwidth": rate}
     model = {"parameters": int(row["size"]) // 4}
-    table = {"model": model, "cluster": {"workers": 2, "compute": "812 ms"}, "network": network}
+    if link == "open":  # both on one host, without shaped links
+        network["latency"] = "50 us"
+    evaluations = 2.0 / max(250, period) if link == "open" else 0.0
+    compute = 0.812 + 0.67 / period + evaluations
+    table = {
+        "model": model,
+        "cluster": {"workers": 2, "compute": f"{compute} s"},
+        "network": network,
+    }
     steps = {"s/step": 1, "s/round": period, "s/3000 steps": 3000}[row["unit"]]
     algorithm = {"name": "diloco", "tau": period}
     return Case(_run(table, algorithm, max(20, 4 * period)), steps)
