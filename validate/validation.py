@@ -18,10 +18,15 @@ from paceline.simulator.results import store
 from paceline.simulator.results.store import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import execution
-from paceline.simulator.studies.execution import Progress, demand_algorithms, seed_range
+from paceline.simulator.studies.execution import (
+    Progress,
+    Task,
+    demand_algorithms,
+    seed_range,
+    settings,
+)
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.task import Task, settings
 
 from . import checks
 from .comparison import quantities

@@ -12,8 +12,8 @@ from threadpoolctl import ThreadpoolController
 from ..programs import awaits
 from ..results.run import Run
 from ..scenario.redraw import factor, redrawn
-from ..scenario.scenario import Algorithm, Scenario
-from ..scenario.world import World
+from ..scenario.scenario import Algorithm, Scenario, World
+from ..scenario.tables import LearningCurve
 from .batched import run as batched
 from .batched.arrays import Unsupported
 from .normalisation import normalised
@@ -68,6 +68,8 @@ def run_world(
 
 def with_tuned_rate(world: World) -> World:
     """Return the world that engines run: under a learning curve, at the tuned rate."""
+    if not isinstance(world.scenario.objective, LearningCurve):
+        return world
 
     def run(world: World, seeds: int) -> list[Run]:
         alone = world.algorithm.model_copy(update={"recovery": None})  # A probe has no failures.

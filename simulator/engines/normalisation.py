@@ -32,9 +32,8 @@ from ..programs.pieces.schedule import ConstantSchedule, FixedPeriod
 from ..programs.pieces.transform import AdamW, FedAdam, Momentum
 from ..results import store
 from ..results.run import Run
-from ..scenario.scenario import Algorithm, Scenario
-from ..scenario.tables import LearningCurve, RunSettings
-from ..scenario.world import World
+from ..scenario.scenario import Algorithm, Scenario, World
+from ..scenario.tables import RunSettings
 from .observer import NEVER, POINTS
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
@@ -60,12 +59,11 @@ RunSeeds = Callable[[World, int], Sequence[Run]]
 def normalised(world: World, run: RunSeeds) -> World:
     """Return a world with an objective that engines can build.
 
-    It is the same for every seed, engine and replicate: a probe depends on the scenario as
-    written. `run(world, seeds)` runs a world with that number of seeds. Raises InputError.
+    The scenario's is a learning curve. The result is the same for every seed, engine and replicate,
+    because a probe depends on the scenario as written. `run(world, seeds)` runs a world with that
+    number of seeds. Raises InputError.
     """
     scenario, algorithm = world.scenario, world.algorithm
-    if not isinstance(scenario.objective, LearningCurve):
-        return world
     expected = expect(world)
     if expected.direct and not _may_miss(world):
         return world.changed(objective=expected)

@@ -149,3 +149,19 @@ def toml(value: Any) -> str:
     if isinstance(value, str | bool):
         return visible(json.dumps(value, ensure_ascii=False))
     return str(value)
+
+
+def has_key(table: Any, part: str | int) -> bool:
+    """Return whether `table[part]` exists."""
+    if isinstance(table, list):
+        return isinstance(part, int) and 0 <= part < len(table)
+    return isinstance(table, dict) and part in table
+
+
+def value_at(table: Any, path: KeyPath) -> Any:
+    """Return the value at `path`, or None if there is none."""
+    for part in path:
+        if not has_key(table, part):
+            return None
+        table = table[part]
+    return table

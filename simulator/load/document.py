@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..inputs import messages, paths, untrusted
-from ..inputs.messages import KeyPath, dotted, nearest, show
-from .explain import has_key, line, value_at
-from .listing import shipped
+from ..inputs.messages import KeyPath, dotted, has_key, nearest, show, value_at
+from .explain import line
 
 LONGEST = 8  # most files that extend one another
 LENGTHS = {"steps": "tokens", "tokens": "steps"}  # of a run; a scenario has one
@@ -61,6 +61,30 @@ class Document:
         if len(lines) > SHOWN:
             lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
         return "\n".join(lines)
+
+
+def find(scenario: str | Path) -> Path:
+    """Return the file of a scenario, given its path or the name of a shipped one."""
+    path = Path(scenario)
+    if os.path.exists(path):  # unlike Path.exists, it accepts any text
+        return path
+    return shipped().get(str(scenario), path)
+
+
+def shipped() -> dict[str, Path]:
+    """Return the files of shipped scenarios by name ("adacomm/figure2").
+
+    Files NAME.targets.toml, targets of `paceline fit`, are left out.
+    """
+    package = find_spec("paceline.scenarios")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).resolve().parent
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.rglob("*.toml"))
+        if not path.name.endswith(".targets.toml")
+    }
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

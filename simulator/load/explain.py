@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ..inputs import messages
+from ..inputs.messages import has_key, value_at
 
 Schema = Mapping[str, Any]
 TAG_MISSING = "union_tag_not_found"
@@ -158,19 +159,3 @@ def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:
             inner = [choice.get(part, {}) for choice in inner]
         nodes = [choice for child in inner for choice in alternatives(root, child, table)]
     return nodes
-
-
-def has_key(table: Any, part: str | int) -> bool:
-    """Return whether `table[part]` exists."""
-    if isinstance(table, list):
-        return isinstance(part, int) and 0 <= part < len(table)
-    return isinstance(table, dict) and part in table
-
-
-def value_at(table: Any, path: messages.KeyPath) -> Any:
-    """Return the value at `path`, or None if there is none."""
-    for part in path:
-        if not has_key(table, part):
-            return None
-        table = table[part]
-    return table

@@ -1,15 +1,13 @@
 """List the names that a scenario may use, and the shipped scenarios: `paceline list`."""
 
-import os.path
 import tomllib
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, get_args
 
 from ..distributions.law import ComputeLaw
 from ..programs import catalogue
 from ..scenario import hardware as catalogued
 from ..scenario.tables import Objective
+from .document import shipped
 
 Rows = list[dict[str, Any]]
 """Rows of name, summary, parameters by name, and source."""
@@ -58,30 +56,6 @@ LISTS = {
     rows.__name__: rows for rows in (algorithms, distributions, objectives, scenarios, hardware)
 }
 LISTS["programs"] = algorithms  # the names in the code
-
-
-def find(scenario: str | Path) -> Path:
-    """Return the file of a scenario, given its path or the name of a shipped one."""
-    path = Path(scenario)
-    if os.path.exists(path):  # unlike Path.exists, it accepts any text
-        return path
-    return shipped().get(str(scenario), path)
-
-
-def shipped() -> dict[str, Path]:
-    """Return the files of shipped scenarios by name ("adacomm/figure2").
-
-    Files NAME.targets.toml, targets of `paceline fit`, are left out.
-    """
-    package = find_spec("paceline.scenarios")
-    assert package is not None
-    assert package.origin is not None
-    folder = Path(package.origin).resolve().parent
-    return {
-        path.relative_to(folder).with_suffix("").as_posix(): path
-        for path in sorted(folder.rglob("*.toml"))
-        if not path.name.endswith(".targets.toml")
-    }
 
 
 def _models(union: Any, tag: str) -> Rows:

@@ -12,9 +12,8 @@ from ..programs import Program, awaits, catalogue
 from ..programs.program import Function
 from ..scenario.scenario import Scenario, json_schema
 from .checks.settings import problems
-from .document import Origin, assembled, read_toml
+from .document import Origin, assembled, find, read_toml
 from .explain import convert_whole_floats, explain
-from .listing import find
 
 Programs = Mapping[str, Program | Function] | None
 """A user's programs by their names in scenarios; a bare coroutine function runs on the workers."""

@@ -1,15 +1,20 @@
-"""Build the objective of a scenario."""
+"""Build the objective of a scenario, and name the model whose loss it is: seldom the user's."""
 
 from typing import Any
 
+from ..programs import catalogue
 from ..programs.pieces.schedule import FixedPeriod
-from ..scenario.scenario import Algorithm, Scenario
-from ..scenario.tables import Bound, Quadratic, Softmax
+from ..scenario.scenario import Algorithm, Scenario, World
+from ..scenario.tables import Bound, LearningCurve, NoObjective, Quadratic, Softmax, Torch
 from ..theory import ErrorBound
+from .learning_curve.objective import baseline, expect, size
 from .objective import Nothing, Objective, TheoremTwo
 from .plugins import other
 from .quadratic import NoisyQuadratic, coordinates
 from .softmax import SoftmaxRegression, dimension
+
+FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
+STAND_IN = "a stand-in, not your model"
 
 
 def dimension_of(spec: Any) -> int | None:
@@ -48,3 +53,45 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
         return SoftmaxRegression(spec, workers, seed)
     plugin = other(spec)
     return plugin.make(scenario, seed) if plugin else Nothing()
+
+
+def bases(scenario: Scenario) -> dict[str, str | None]:
+    """Return `loss_basis` of each algorithm, by label."""
+    return {algorithm.label: loss_basis(scenario, algorithm) for algorithm in scenario.algorithm}
+
+
+def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | None:
+    """Return words on the model of the loss, to follow a value; None without a loss.
+
+    `algorithm`: the one whose loss it is, where an objective knows some better than others.
+
+    "on softmax over digits", with `STAND_IN` where [model] has another number of parameters.
+    """
+    spec = scenario.objective
+    if isinstance(spec, NoObjective):
+        return None
+    if isinstance(spec, LearningCurve):
+        return _of_curve(scenario, spec, algorithm)
+    if isinstance(spec, Bound):
+        return "by the bound of Theorem 2, not your model's loss"
+    named = "a noisy quadratic"
+    if not isinstance(spec, Quadratic):
+        hidden = isinstance(spec, Softmax) and spec.hidden
+        kind = f"a hidden layer of {hidden}" if hidden else spec.kind
+        named = f"{spec.model if isinstance(spec, Torch) else kind} over {spec.data}"
+    entries, model = dimension_of(spec) or 0, scenario.model.parameters
+    return f"on {named}" if _alike(entries, model) else f"on {named}, {STAND_IN}"
+
+
+def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | None) -> str:
+    if algorithm is None or algorithm.name not in catalogue():
+        return f"by {baseline(spec).basis}"
+    phrase = expect(World(scenario, algorithm).under()).phrase
+    meant, parameters = size(scenario), scenario.model.parameters
+    if _alike(meant, parameters):
+        return phrase
+    return f"{phrase}, for {meant:.3g} parameters, not the {parameters:.3g} of [model]"
+
+
+def _alike(own: float, model: float) -> bool:
+    return own <= FAR * model and model <= FAR * own

@@ -6,6 +6,7 @@ other, and `load.load` reads files.
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import ceil, inf
 from pathlib import Path
@@ -441,6 +442,32 @@ class Scenario(Section):
         table = {key: value for key, value in self.table.items() if key not in MEASURED}
         bare._loaded = self._loaded | {"table": table}
         return bare
+
+
+@dataclass(frozen=True)
+class World:
+    """All inputs of a run except its seed."""
+
+    scenario: Scenario
+    algorithm: Algorithm
+
+    @property
+    def program(self) -> Program:
+        """The program of the algorithm."""
+        return self.scenario.programs[self.algorithm.name]
+
+    def under(self) -> Self:
+        """Return the world under the recovery and the overheads that hold for the algorithm."""
+        return replace(self, scenario=self.scenario.under(self.algorithm))
+
+    def changed(self, **update: Any) -> Self:
+        """Return the world with some of its scenario's tables replaced."""
+        return replace(self, scenario=self.scenario.model_copy(update=update))
+
+    @property
+    def workers(self) -> int:
+        """The workers that train at a time: fewer where clients are sampled."""
+        return self.scenario.participants(self.algorithm)
 
 
 @cache

@@ -1,17 +1,35 @@
-"""How runs are executed, and checks of a command's options before any run starts."""
+"""How runs are executed: engine and processes, tasks and their keys, and checks before any run.
 
+A key is a hash of all that determines a task's numbers.
+"""
+
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world
 from ..errors import InputError
+from ..inputs import paths, untrusted
+from ..objectives import plugins
+from ..results import store
 from ..results.run import Run
-from ..scenario.scenario import Algorithm, Scenario
-from ..scenario.world import World
+from ..scenario.scenario import Algorithm, Scenario, World
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
+
+DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
+    *("inputs", "distributions", "programs", "scenario", "cluster", "network"),
+    *("results/run.py", "results/intervals.py", "theory.py"),
+    *("objectives", "load", "engines"),
+)
+# Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.
+PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
+FILES = ("file", "membership", "regions", "platform")  # keys whose values name files
 
 Progress = Callable[[float, int], None]
 """Called with the number of finished tasks, and shares of one, and that of all tasks."""
@@ -90,3 +108,87 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """One algorithm with one seed, recording at most `spans` spans.
+
+    `replicate`: the bootstrap replicate whose redrawn numbers are used; None: those as written.
+    """
+
+    algorithm: Algorithm
+    seed: int
+    spans: int
+    engine: str
+    replicate: int | None = None
+
+    def key(self, scenario: Scenario) -> str:
+        """Hash everything that determines the task's numbers."""
+        table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
+        table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
+        algorithm, program = self.algorithm, scenario.programs[self.algorithm.name]
+        if program.selects and "sampling" in table["cluster"]:  # its server asks for no more
+            sampling = {k: v for k, v in table["cluster"]["sampling"].items() if k != "over"}
+            table["cluster"] = table["cluster"] | {"sampling": sampling}
+        notes = list(algorithm.notes)  # of changes by other tables
+        task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
+        task += [self.replicate]
+        files = [*_hashes(table, scenario.file).values()]
+        plugin = plugins.other(scenario.objective)
+        code = code_hash(
+            program.worker.__code__.co_filename,
+            *(plugin.sources(scenario.objective) if plugin else ()),
+        )
+        versions, data = plugins.versions(scenario.objective), plugins.data(scenario.objective)
+        text = store.dump([table, task, files, data, versions, code])
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+@cache
+def code_hash(*others: str | Path) -> str:
+    """Hash the sources in `DETERMINING`, and `others`: they may change while the version does not.
+
+    Code that only studies or shows runs is left out, so that a new figure invalidates no run.
+    """
+    contents = [path.read_bytes() for path in [*determining_sources(), *map(Path, others)]]
+    return hashlib.sha256(b"".join(contents)).hexdigest()
+
+
+def determining_sources() -> list[Path]:
+    """Return the source files in `DETERMINING`, in a fixed order."""
+    simulator = Path(__file__).parents[1]
+    found = []
+    for name in DETERMINING:
+        path = simulator / name
+        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return found
+
+
+def settings(command: str, scenario: Scenario, **more: Any) -> dict[str, Any]:
+    """Return all settings that determine a command's results; `more`: its options.
+
+    Of users' programs, whose code has no version, there are the names only.
+    """
+    table, objective = scenario.table, scenario.objective
+    return {
+        "command": command,
+        "scenario": table,
+        "files": _hashes(table, scenario.file),
+        "data": hashlib.sha256(store.dump(plugins.data(objective))).hexdigest(),
+        "versions": plugins.versions(objective),
+        "programs": sorted(scenario.added),
+        **more,
+    }
+
+
+def _hashes(table: Any, file: str) -> dict[str, str]:
+    """Return the hashes of the files that a scenario's table names, by name."""
+    found = {}
+    for name in (name for path, name in paths.named(table) if path[-1] in FILES):
+        try:
+            data = untrusted.data(Path(file).parent / name, untrusted.LARGEST_WRITTEN)
+        except (OSError, ValueError):  # it lies elsewhere: no two keys may be equal
+            data = os.urandom(16)
+        found[name] = hashlib.sha256(data).hexdigest()
+    return found

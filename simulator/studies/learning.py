@@ -18,9 +18,8 @@ from ..results.run import Run, diverged
 from ..results.statistics import Groups, crossing
 from ..results.wording import all_of
 from ..scenario.cluster import Cluster
-from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.scenario import Algorithm, Scenario, World
 from ..scenario.tables import LearningCurve
-from ..scenario.world import World
 
 LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, or a larger buffer"
 

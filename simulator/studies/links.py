@@ -17,8 +17,7 @@ from ..scenario.cluster import Inner
 from ..scenario.overhead import ModelError
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import NoObjective
-from .execution import Execution
-from .task import Task
+from .execution import Execution, Task
 
 PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
 PAIRED = 10  # averages, of runs that differ in no random number

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..objectives import plugins
-from ..objectives.basis import bases
+from ..objectives.build import bases
 from ..objectives.learning_curve.objective import Expected
 from ..results import (
     consumption,

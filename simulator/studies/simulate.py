@@ -11,10 +11,9 @@ from ..results.run import Run
 from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, links, size
-from .execution import Execution, Progress, demand_algorithms, seed_range
+from .execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
 from .executors import Place
 from .result import Result, save
-from .task import Task, settings
 
 
 def simulate(  # noqa: PLR0913 - the options of the command

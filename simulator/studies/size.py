@@ -18,8 +18,7 @@ from ..errors import InputError
 from ..objectives.build import dimension_of
 from ..results.run import COLUMNS, SPAN
 from ..results.statistics import human, number
-from ..scenario.scenario import Algorithm, Scenario
-from ..scenario.world import World
+from ..scenario.scenario import Algorithm, Scenario, World
 from .execution import Execution, cores
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force

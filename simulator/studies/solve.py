@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..inputs.messages import value_at
 from ..load.document import override
-from ..load.explain import value_at
 from ..load.load import Programs, loaded, varied
 from ..results import intervals, statistics, store
 from ..results.figures.chart import Axis, Chart, Line, Look, Panel
@@ -30,11 +30,10 @@ from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
 from .display import Display, without_tables
-from .execution import Execution, Progress, demand_algorithms, seed_range
+from .execution import Execution, Progress, demand_algorithms, seed_range, settings
 from .numbers import Number, Range, quantity, read_range, unit
 from .result import Result
 from .simulate import run_on
-from .task import settings
 
 TRIED = 7  # values of the range that are tried first
 AROUND = 1000.0  # factor below and above the scenario's own value

@@ -24,7 +24,7 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.scenario.cluster import Bursts, Cluster
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import World
 from tests.distributions.test_law import TABLES
 from tests.helpers.cases import looped
 from tests.helpers.programs import cases

@@ -21,7 +21,7 @@ import paceline
 import paceline.command_line
 from paceline.simulator.results import store
 from paceline.simulator.studies import learning
-from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.execution import Task
 from tests import corpus
 from tests.helpers.cases import beside, looped
 from tests.helpers.waiting import PATIENCE, wait_until

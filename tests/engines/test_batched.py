@@ -26,8 +26,8 @@ from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
 from paceline.simulator.results.run import COLUMNS, Kind
+from paceline.simulator.scenario.scenario import World
 from paceline.simulator.scenario.tables import Quadratic
-from paceline.simulator.scenario.world import World
 from tests.helpers.cases import beside, looped
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import cases, varied

@@ -13,7 +13,7 @@ from paceline.simulator.engines import dispatch
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import World
 from tests.helpers.cases import named
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import ROWS, called, cases, varied

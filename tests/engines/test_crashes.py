@@ -19,7 +19,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import statistics
 from paceline.simulator.results.run import Kind
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import World
 from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, called, cases, varied
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate

@@ -24,7 +24,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import World
 from paceline.simulator.studies.learning import expected, penalties
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep

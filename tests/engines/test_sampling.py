@@ -17,7 +17,7 @@ from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import World
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
 from paceline.simulator.studies.sweep.sweep import sweep

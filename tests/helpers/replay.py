@@ -18,8 +18,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.objectives.objective import Evaluation
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Vector
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import Algorithm, Scenario, World
 from paceline.validate.training.records import Record
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import toml
-from paceline.simulator.load.listing import shipped
+from paceline.simulator.load.document import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.scenario import Scenario
 from tests import corpus

@@ -13,9 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import value_at
 from paceline.simulator.inputs.untrusted import LARGEST
-from paceline.simulator.load.explain import value_at
-from paceline.simulator.load.listing import shipped
+from paceline.simulator.load.document import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.scenario import json_schema

@@ -17,7 +17,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.topology.graph import Topology
 from paceline.simulator.scenario.network import Link
-from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.execution import Task
 from tests.helpers.cases import beside, looped
 
 SHIPPED = Path(__file__).parents[2] / "scenarios"

@@ -18,7 +18,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
-from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.execution import Task
 from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import scenario
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.load.explain import value_at
+from paceline.simulator.inputs.messages import value_at
 from paceline.simulator.results import store
 
 

@@ -17,8 +17,7 @@ from ...programs.codecs.codec import Raw
 from ...programs.effects import Vector
 from ...programs.pieces.schedule import paced
 from ...results.run import Run, Spans
-from ...scenario.scenario import Algorithm, Scenario
-from ...scenario.world import World
+from ...scenario.scenario import Algorithm, Scenario, World
 from ..observer import POINTS, Observer, next_shown
 from ..overheads import EffectCosts
 from . import gradients

@@ -40,7 +40,7 @@ from ...objectives import build
 from ...programs.effects import ANY, Payload
 from ...programs.pieces.schedule import FixedPeriod, paced
 from ...results.run import Spans
-from ...scenario.world import World
+from ...scenario.scenario import World
 from .. import payloads
 from ..collective import ABSENT, Collective, GradientPiece
 from ..node import compare

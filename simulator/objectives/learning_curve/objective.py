@@ -21,9 +21,8 @@ from ...programs.effects import Vector
 from ...programs.pieces.schedule import FixedPeriod
 from ...programs.pieces.transform import AdamW
 from ...results import intervals
-from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.scenario import Algorithm, Scenario, World
 from ...scenario.tables import CurveOfFile, LearningCurve
-from ...scenario.world import World
 from ..objective import Evaluation, Nothing
 from . import batch, curve, evidence
 from .batch import Critical

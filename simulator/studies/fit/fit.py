@@ -25,10 +25,9 @@ from ...results.intervals import NORMAL
 from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
-from ..execution import Execution, Progress, demand_algorithms, seed_range
+from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
 from ..result import Result
 from ..solve import alone
-from ..task import Task, settings
 from . import targets as reading
 from .targets import Keys, Target
 

@@ -16,9 +16,8 @@ from ...results.figures import style
 from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
-from ..execution import Execution, Progress, demand_algorithms, seed_range
+from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
 from ..executors import Place
-from ..task import Task, settings
 from . import figure, table
 from . import points as grids
 from .points import Point

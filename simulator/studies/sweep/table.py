@@ -14,7 +14,7 @@ import numpy as np
 
 from ...inputs import csv_files, messages
 from ...objectives import plugins
-from ...objectives.basis import bases
+from ...objectives.build import bases
 from ...results import consumption, intervals, statistics, wording
 from ...results.columns import (
     BY_KEY,

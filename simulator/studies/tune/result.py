@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InputError
 from ...inputs.messages import toml
 from ...objectives import plugins
-from ...objectives.basis import loss_basis
+from ...objectives.build import loss_basis
 from ...results import consumption, statistics, wording
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.figures.chart import Chart

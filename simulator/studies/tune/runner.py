@@ -19,9 +19,8 @@ from ...results.prediction_interval import NO_ERRORS
 from ...results.store import TakenError
 from ...scenario.scenario import Scenario
 from .. import executors, learning, links
-from ..execution import Execution, Progress
+from ..execution import Execution, Progress, Task
 from ..executors import Place
-from ..task import Task
 from .objective import Score, TuningObjective
 
 Run = tuple[Scenario, int]

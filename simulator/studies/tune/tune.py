@@ -15,8 +15,7 @@ from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from ...scenario.tables import NoObjective
 from .. import executors, learning, size
-from ..execution import Execution, Progress, seed_range
-from ..task import settings
+from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
 from .race import Contender, Search

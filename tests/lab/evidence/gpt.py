@@ -14,8 +14,7 @@ import paceline
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve.objective import expect
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import Scenario, World
 from paceline.simulator.studies.learning import expected, intervals
 from paceline.validate.torch_objective.data import load_named
 from tests.lab import tables

@@ -17,8 +17,7 @@ from paceline.simulator.results.prediction_interval import intervals as predicte
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
 from paceline.simulator.results.verdict import Compared, of_runs
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.world import World
+from paceline.simulator.scenario.scenario import Scenario, World
 from paceline.simulator.theory import theory
 
 TITLE = "Intervals: how often they hold the truth"

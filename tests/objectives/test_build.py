@@ -4,7 +4,7 @@ import json
 
 import paceline.command_line
 from paceline.simulator.load.load import load, parse
-from paceline.simulator.objectives.basis import STAND_IN, loss_basis
+from paceline.simulator.objectives.build import STAND_IN, loss_basis
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped
