@@ -47,7 +47,7 @@ RESULTS = "Directory for the results."
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between two
 SETTLE = 0.25  # of the time so far: over so much an estimate of the rest follows the pace
 REASONS = 5  # lines of reasons below a table
-EXTRAPOLATED, RESTS = "extrapolated", "what losses rest on"
+EXTRAPOLATED, RESTS = "extrapolated", "basis of losses"
 ASIDES = ("run.sampling = ", "ideal links: ", RESTS, "every run ends after ")  # notes that inform
 KNOWN = 0.01  # of the work: the part done that tells how long the rest takes
 
@@ -747,7 +747,7 @@ def _fit_loss(
 def _note_name(path: Path, usual: str, given: Path | None) -> None:
     """Say where a file goes if none was given and its usual name is taken."""
     if given is None and path.name != usual:
-        _note(f"{path.with_name(usual)} holds something else: this goes to {path}")
+        _note(f"{path.with_name(usual)} has other contents: this goes to {path}")
 
 
 @_command("compare")

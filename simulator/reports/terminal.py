@@ -358,7 +358,7 @@ def _reached_value(objective: Any, row: Row, digits: int) -> str:
         return missed if bound == "-" else f"above {bound}"
     if row["diverged"]:
         return f"{row['diverged']} of {row['seeds']} seeds diverged"
-    return f"{row['reached']} of {row['seeds']} seeds got there"
+    return f"{row['reached']} of {row['seeds']} seeds reached it"
 
 
 def _regrets(rows: Sequence[Row]) -> Table:

@@ -1,5 +1,5 @@
-"""The record of a run, its statistics, the pick, and the run directory.
+"""Runs, their statistics, the verdict on them, and run directories.
 
-Import `run.Run`, `statistics` for means and intervals, `pick` for the choice, `store` to write a
+Import `run.Run`, `statistics` for means and intervals, `verdict` for the choice, `store` to write a
 run directory and `read` to open one. Nothing here runs a simulation.
 """

@@ -1,9 +1,9 @@
-"""Result columns: the numbers of an algorithm's runs that tables, sweeps and reports show.
+"""The result columns that tables, sweeps and reports show.
 
-To add one, compute it in `statistics.summarise` and append it to columns.toml.
-It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the mean over seeds, or the median,
-and its interval), in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the
-report page's table of results; `shown_in` names fewer of these.
+To add one, compute it in `statistics.summarise` and append it to columns.toml. It then appears in
+sweep.csv, sweep-seeds.csv and the sweep's JSON (the mean or median over seeds, and its interval),
+in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the report page's table
+of results. `shown_in` limits these places.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ from . import intervals, statistics, wording
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
 EVERYWHERE = (SIMULATE, SWEEP, PAGE)
-MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a column in a row
+MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # parts of a column in a row
 
 STATED = {
     "seconds_per_step": "seconds_per_step",
@@ -34,10 +34,10 @@ STATED = {
 class ResultColumn:
     """A number of one run, and its estimate over seeds.
 
-    `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
-    reach and {kind} for that of the intervals; `words`: in prose and on the report page; `unit`:
-    as in `statistics.with_unit`. `place`: the path of the mean in what `statistics.summarise`
-    returns, of a single run as of all.
+    `key`: its name in sweep.csv; `heading`: its name on the terminal, where {target} stands for the
+    loss to reach and {kind} for the kind of the intervals; `words`: its name in prose and on the
+    report page; `unit`: see `statistics.with_unit`; `place`: the path of its mean in the result of
+    `statistics.summarise`.
     """
 
     key: str
@@ -50,7 +50,7 @@ class ResultColumn:
     def of_summary(self, row: Summary) -> float | None:
         """Return the mean over seeds, or None."""
         if self.key == "goodput" and row.get("gradients_per_hour"):
-            return None  # of clients who are mostly away it says nothing
+            return None  # it says nothing about clients that are mostly away
         value: Any = row
         for key in self.place.split("."):
             value = (value or {}).get(key)
@@ -62,7 +62,7 @@ class ResultColumn:
     def over_seeds(
         self, row: Summary, values: Sequence[Any], heavy: bool
     ) -> intervals.Estimate | None:
-        """Return the estimate in a summary, or from `values`, one per seed, or None."""
+        """Return the estimate in a summary, or one from `values` per seed; None without values."""
         place, _, leaf = self.place.rpartition(".")
         if self.key == "total_cost":
             place, leaf = "cost", "mean"
@@ -73,9 +73,9 @@ class ResultColumn:
         return None if None in values else intervals.estimate(values, heavy=heavy)
 
     def cell(self, row: Summary, seeds: int, usual: str = intervals.USUAL, digits: int = 4) -> str:
-        """Return the value with its interval (of one run if stated), or why it has none.
+        """Return the value with its interval (of one run if available), or why it is missing.
 
-        `usual`: the kind of interval that needs no name; `digits`: of losses above 1.
+        `usual`: the kind of interval that needs no name; `digits`: digits of losses above 1.
         """
         quantity, value = STATED.get(self.key), self.show(self.of_summary(row))
         ends = (row.get("interval90") or {}).get(quantity)
@@ -105,7 +105,7 @@ class ResultColumn:
 
 
 def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str, Any]:
-    """Return a column's interval in a row, and its median if that is estimated."""
+    """Return the keys of a row that hold a column's interval and any estimated median."""
     low, high = (estimate and estimate.interval) or (None, None)
     if estimate is None or estimate.of != intervals.MEDIAN:
         return {f"{name}_low": low, f"{name}_high": high}
@@ -117,7 +117,7 @@ def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str
 
 
 def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
-    """Return the estimate that `estimate_columns` has put into a row."""
+    """Return the estimate that `estimate_columns` put into a row."""
     value, low, high, level = (row.get(f"{name}_{part}") for part in MEDIAN_PARTS)
     if value is not None:
         median = {"value": value, "estimate": intervals.MEDIAN, "level": level}
@@ -136,6 +136,6 @@ RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_pe
 
 
 def ranked_by(rows: Sequence[Mapping[str, Any]]) -> ResultColumn:
-    """Return the column of `RANKING` that rows of a sweep are compared by."""
+    """Return the column of `RANKING` by which rows of a sweep are compared."""
     given = {key for row in rows for key in RANKING if row.get(key) is not None}
     return BY_KEY[next((key for key in RANKING if key in given), RANKING[-1])]

@@ -1,6 +1,6 @@
-"""Units of the trade: what runs use in tokens, days, device-hours and money, where these are set.
+"""The tokens, days, device-hours and money that runs use.
 
-What they follow from is in [cost]; an objective may have its own `tokens`.
+The scenario's [cost] sets rates and prices; an objective may set `tokens`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,9 @@ from .run import Run
 from .statistics import at, crossing, estimated, with_unit
 
 SECONDS_PER_DAY = 86400.0
-FASTEST = 2.5e15  # operations per second: no GPU of 2025 does more in bf16 (B200, without sparsity)
+FASTEST = 2.5e15  # operations per second, the most of any GPU of 2025 (B200, bf16)
 RATES = ("tokens_per_second", "mfu")
-IDLE = 0.02  # of a device's peak: no training computes so slowly that is not held up
+IDLE = 0.02  # share of a device's peak: only training that is held up computes more slowly
 UNITS = {  # words and unit of each
     "tokens_per_second": ("tokens/s", "#"),
     "mfu": ("MFU", "%"),
@@ -38,8 +38,8 @@ UNITS = {  # words and unit of each
     "egress_bytes": ("egress", "B"),
     "cost": ("cost", ""),
 }
-TIMED = {"days", "device_hours", "cost"}  # what takes longer costs more of; traffic does not
-COUNTED = {"nights", "rounds", "client_bytes"}  # as steps are, of clients that are selected
+TIMED = {"days", "device_hours", "cost"}  # amounts that grow with the time; traffic does not
+COUNTED = {"nights", "rounds", "client_bytes"}  # counts selected clients, as steps do
 SPREAD = {"days", "cost", *COUNTED}  # shown with intervals; device-hours go with the days
 Used = Mapping[str, float]
 Row = Mapping[str, Any]
@@ -47,7 +47,7 @@ Cell = Callable[[Row], str]
 
 
 def tokens_per_step(scenario: Scenario) -> float | None:
-    """Return the tokens of a worker's step; None where they are not set."""
+    """Return the tokens of a worker's step; None if they are not set."""
     return getattr(scenario.objective, "tokens", None) or scenario.cost.tokens
 
 
@@ -57,10 +57,10 @@ def _flops(scenario: Scenario) -> float:
 
 
 def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
-    """Return the amounts that a run has used by `time` (s); infinite if never.
+    """Return the amounts that a run has used by `time` (s); infinite if `time` is.
 
-    Of `UNITS` those that are set; `RATES` are of the whole run, and of whole days where workers
-    are there in some of their hours.
+    The result has the `UNITS` that are set, and `RATES` of the whole run. Rates count whole days
+    where workers are available only for some hours.
     """
     cost, many, amounts = scenario.cost, prices.devices(scenario), dict[str, float]()
     tokens = tokens_per_step(scenario)
@@ -77,7 +77,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
             amounts["mfu"] = amounts["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
         amounts["tokens"] = tokens * at(run, time, "step")
     amounts["days"] = time / SECONDS_PER_DAY
-    if run.gradients is not None and run.rounds:  # of clients that are selected
+    if run.gradients is not None and run.rounds:  # counts selected clients
         if not all_day(scenario.cluster):
             amounts["nights"] = worked(scenario.cluster, time)
         amounts["rounds"] = run.rounds * at(run, time, "step") / run.steps
@@ -86,7 +86,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
         amounts["device_hours"] = paid.get("device_seconds", many * time) / prices.SECONDS_PER_HOUR
     if cost.priced:
         amounts["cost"] = at(run, time, "cost")
-    if cost.egress_per_gb:  # the rest of the price, where all pay for all of the time
+    if cost.egress_per_gb:  # the rest of the price, for workers present all the time
         nodes = prices.price_per_second(scenario, served=algorithm.served) * time
         rest = max(amounts["cost"] - nodes, 0.0) / cost.egress_per_gb * prices.BYTES_PER_GB
         amounts["egress_bytes"] = paid.get("egress_bytes", rest)
@@ -105,10 +105,10 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 
 def paces(scenario: Scenario) -> list[str]:
-    """Note where [cluster] computes faster, or far slower, than devices can; and free egress."""
+    """Note devices that compute implausibly fast or slowly, and egress without a price."""
     regions = {one.region or scenario.cluster.region for one in scenario.cluster.group}
     free = scenario.cost.priced and scenario.cost.egress_per_gb is None and len(regions) > 1
-    unset = "cost.egress_per_gb is not set, so that bytes between regions cost nothing; write it"
+    unset = "cost.egress_per_gb is not set, so bytes between regions cost nothing; write it"
     return [*_implausible(scenario), *([unset] if free else [])]
 
 
@@ -118,10 +118,10 @@ def _implausible(scenario: Scenario) -> list[str]:
     peak = cost.flops or FASTEST
     if not rate or (rate <= peak and (not cost.flops or rate >= IDLE * peak)):
         return []
-    where = "cost.flops" if cost.flops else "the fastest GPU known here"
+    where = "cost.flops" if cost.flops else "the fastest GPU in the tables"
     return [
         f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, {100 * rate / peak:.2g} % "
-        f"of {where}; are compute, tokens and parameters those of one worker's step?"
+        f"of {where}; do compute, tokens and parameters describe one worker's step?"
     ]
 
 
@@ -131,10 +131,11 @@ def summary(
     model: LossModel | None = None,
     stated: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return amounts of whole runs, as `summarise_amounts`, and `to_target`.
+    """Summarise amounts of whole runs and, under `to_target`, up to the target.
 
-    `model`: of the loss, whose error adds to the intervals of amounts up to the target. `stated`:
-    the intervals of one run's seconds per step and time to the target, which are those of days.
+    `model`: the model of the loss, whose error widens the intervals of amounts up to the target.
+    `stated`: the intervals of one run's seconds per step and time to the target, which also apply
+    to days.
     """
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     whole = [used(scenario, run, run.duration) for run in runs]
@@ -153,10 +154,10 @@ def summary(
 
 
 class Bounds(NamedTuple):
-    """Bounds of amounts beside their spread over seeds.
+    """Limits and errors of amounts, beyond their spread over seeds.
 
-    `heavy`: no variance is known to exist; `factors`: draws of what steps may be wrong by;
-    `limits`: what no seed exceeds; `within`: the interval of one run's seconds.
+    `heavy`: the variance may be infinite; `factors`: draws of the relative error of steps;
+    `limits`: values that no seed exceeds; `within`: the interval of one run's seconds.
     """
 
     heavy: bool
@@ -166,10 +167,10 @@ class Bounds(NamedTuple):
 
 
 def summarise_amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any]:
-    """Return means of `cost` and `RATES`, and estimates of all amounts `used`.
+    """Return means of `cost` and `RATES`, and estimates of all amounts in `used`.
 
-    What follows from `bounds.factors` and `bounds.within` has the interval of one run, also as
-    `interval90`; `ci95` is the mean's, and there is none with factors.
+    Amounts that depend on `bounds.factors` or `bounds.within` get the interval of one run, also as
+    `interval90`. `ci95` belongs to the mean, and is absent with factors.
     """
     means = {
         key: float(np.mean([amounts[key] for amounts in seeds])) if key in seeds[0] else None
@@ -190,7 +191,7 @@ def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, A
         if factors is not None and isfinite(estimate.value):
             estimate = intervals.widened(estimate, estimate.value * factors)
         if within and key in TIMED and seconds:
-            fixed = traffic if key == "cost" and factors is None else 0.0  # bytes of given steps
+            fixed = traffic if key == "cost" and factors is None else 0.0  # bytes of the steps
             low, high = (fixed + (estimate.value - fixed) * end / seconds for end in within)
         elif factors is not None and key in COUNTED and isfinite(estimate.value):
             low, high = (estimate.value * np.quantile(factors, intervals.TAILS)).tolist()
@@ -205,9 +206,9 @@ def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, A
 
 
 def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
-    """Return in words what amounts are of, and formatters of cells by heading.
+    """Return what the amounts cover, in words, and formatters of cells by heading.
 
-    They are those up to the target if some row reached it.
+    They cover the run up to the target if some row reached it.
     """
     means = [amount["mean"] for row in rows for amount in (row.get("to_target") or {}).values()]
     reached = any(mean is not None and isfinite(mean) for mean in means)
@@ -224,7 +225,7 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
 
 
 def _long(row: Row) -> bool:
-    """Whether a run takes a day or more, so that its tokens are per day."""
+    """Return whether a run takes a day or more, so that its tokens are shown per day."""
     spent = row.get("used") or {}
     return "nights" in spent or ((spent.get("days") or {}).get("mean") or 0.0) >= 1
 
@@ -241,7 +242,7 @@ def _level(rows: Sequence[Row], until: str, key: str) -> str:
 
 
 def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
-    """Format a value, `times` as large; days and costs with their intervals."""
+    """Format a value times `times`; days and costs get their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         estimate = intervals.stated(amount)

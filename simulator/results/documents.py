@@ -1,6 +1,7 @@
 """Shapes of the commands' JSON documents, which documents.toml lists and explains.
 
-They hold what readers rely on, and are checked, as users may have edited the files.
+They contain the keys that readers rely on. Documents are checked, because users may have edited the
+files.
 """
 
 import tomllib
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
+from typing_extensions import TypedDict  # before Python 3.12 pydantic cannot use that of typing
 
 from ..inputs import untrusted
 
@@ -33,14 +34,14 @@ _TYPES: dict[str, Any] = {
     "seeds": list[int] | dict[str, list[int]],
     "measured_or_simulated": Literal["measured", "simulated"],
 }
-_LIST: Any = list  # of what type checkers take for no type, as it is made here
+_LIST: Any = list  # a type made at run time, which type checkers do not accept
 _TABLE: Any = dict
 _WRITTEN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
 
 
 @cache
 def _type(text: str) -> Any:
-    """Return the type that documents.toml writes as `text`."""
+    """Return the type for the text `text` in documents.toml."""
     if text.endswith(" or null"):
         return _type(text.removesuffix(" or null")) | None
     if text.endswith("+"):
@@ -68,12 +69,12 @@ SHAPES = {name: _type(name[:-5]) for name in ("run.json", COMPARISON, TUNE, SWEE
 
 
 def demand_shape(shape: Any, value: Any) -> None:
-    """Raise ValueError, which names the wrong key, for a value that is not of type `shape`."""
+    """Raise ValueError, which names the wrong key, unless a value has the type `shape`."""
     try:
         adapter(shape).validate_python(value, strict=True)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"{where}: missing, or nothing that belongs there") from None
+        raise ValueError(f"{where}: missing, or not allowed there") from None
 
 
 @cache

@@ -18,16 +18,16 @@ USUAL = f"{100 * LEVEL:.3g} %"
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 NORMAL = NormalDist().inv_cdf(TAILS[1])  # standard deviations from the middle to an end
 CI95 = 0.95
-FACTOR = 10.0  # a mean that is not known to within this factor gives way to the median
-VAST = 1e9  # an interval that spans such a factor says nothing, and is not given
+FACTOR = 10.0  # if the interval of the mean is wider, the median is estimated instead
+VAST = 1e9  # an interval this wide says nothing, and is left out
 ROUNDING = 1e-9  # relative differences up to this are floating-point error
 MEAN, MEDIAN = "mean", "median"
-BEST = "best estimate"  # the mean over seeds by a model as it is, not that of all it may be
-ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
+BEST = "best estimate"  # the mean over seeds by the best estimate of a model
+ONE_SEED, SAME, NEVER = "one seed", "the same with every seed", "some seed has no value"
 """Bases of estimates without an interval."""
-MODEL = "the model"  # in the basis of an interval that holds the error of a model of the loss, too
+MODEL = "the model"  # part of the basis of an interval that also contains the error of a loss model
 HEAVY = (
-    "some random times have no finite variance, so that a few runs do not bound their mean: times "
+    "some random times have no finite variance, so a few runs do not bound their mean: times "
     "are medians over seeds"
 )
 STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"
@@ -41,11 +41,11 @@ OPEN: Ends = -math.inf, math.inf
 class Estimate:
     """An estimate over seeds, in the unit of the values.
 
-    `of`: "mean", "median" or, of a model that may err, "best estimate"; `interval` holds it with
-    probability `level`, `LEVEL` unless too few seeds attain that; its upper end is infinite where a
-    seed that never got there may be beyond. None where no interval can be had, or every seed has
-    the same value; `basis` says which, or how the interval was computed. `ci95`: the interval of
-    the mean with `CI95`, also where a median is estimated; None where there is none.
+    `of`: "mean", "median" or, for a model that may err, "best estimate". `interval` contains it
+    with probability `level`, which is `LEVEL` unless there are too few seeds. Its upper end is
+    infinite if some seed never reached the target. It is None if no interval can be computed, or if
+    all seeds have the same value; `basis` gives the reason or the method. `ci95`: the interval of
+    the mean at `CI95`, even if a median is estimated; None without one.
     """
 
     value: float
@@ -57,35 +57,35 @@ class Estimate:
 
     @property
     def span(self) -> Ends:
-        """The ends of the interval; without one, the value twice."""
+        """The ends of the interval; the value twice without an interval."""
         return self.interval or (self.value, self.value)
 
     @property
     def narrow(self) -> bool:
-        """Whether the interval is within 1 %: too narrow to be shown."""
+        """Whether the interval is narrower than 1 %, too narrow to be shown."""
         low, high = self.span
         return high - low <= 0.01 * abs(self.value)
 
     @property
     def exact(self) -> bool:
-        """Whether every seed has this value, so that no interval is needed."""
+        """Whether all seeds have this value, so that no interval is needed."""
         return self.basis == SAME
 
     @property
     def certain(self) -> bool:
-        """Whether the interval attains `LEVEL`; the median's does from five seeds on."""
+        """Whether the interval attains `LEVEL`, as a median's does from five seeds on."""
         return self.interval is not None and (self.level or 0.0) >= LEVEL
 
     def above(self, bound: float) -> bool:
-        """Whether the estimated quantity is known, at `LEVEL`, to be above `bound`."""
+        """Return whether the quantity is above `bound`, at confidence `LEVEL`."""
         return (self.exact or self.certain) and self.span[0] > bound
 
     def below(self, bound: float) -> bool:
-        """Whether the estimated quantity is known, at `LEVEL`, to be below `bound`."""
+        """Return whether the quantity is below `bound`, at confidence `LEVEL`."""
         return (self.exact or self.certain) and self.span[1] < bound
 
     def within(self, low: float, high: float) -> "Estimate":
-        """Cut the intervals at `low` and `high`, between which the quantity always is."""
+        """Cut the intervals at `low` and `high`, between which the quantity always lies."""
         least, most = min(low, self.value), max(high, self.value)
         return self.moved(lambda end: min(max(end, least), most))
 
@@ -103,11 +103,11 @@ class Estimate:
         return replace(self, of=of, interval=(low, high), level=LEVEL, basis=basis, ci95=None)
 
     def beside_mean(self) -> dict[str, Any]:
-        """Return the keys that stand beside "mean": "ci95" is its interval with 95 %."""
+        """Return the keys beside "mean" in a document; "ci95" is its 95 % interval."""
         return self._keys(self.ci95)
 
     def beside_value(self) -> dict[str, Any]:
-        """Return the keys that stand beside "value": "ci95" is its interval with 95 %."""
+        """Return the keys beside "value" in a document; "ci95" is its 95 % interval."""
         attained = self.interval if (self.level or 0.0) >= CI95 else None
         return self._keys(self.ci95 if self.of == MEAN else attained)
 
@@ -122,9 +122,9 @@ class Estimate:
 
 
 def stated(row: Mapping[str, Any], key: str = "mean", *, one_run: bool = False) -> Estimate:
-    """Read an estimate from a document: `key` is the mean, beside the keys of `beside_mean`.
+    """Read an estimate from a document; `key` holds the mean, beside `beside_mean`'s keys.
 
-    `one_run`: with the interval of one run, `interval90`, where the document has that.
+    `one_run`: use the interval of one run, `interval90`, if the document has it.
     """
     of, level = row.get("estimate", MEAN), row.get("level")
     value = row.get("median", row[key]) if of == MEDIAN else row[key]
@@ -140,10 +140,10 @@ def stated(row: Mapping[str, Any], key: str = "mean", *, one_run: bool = False) 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
     """Estimate a quantity that is never negative from independent `values`.
 
-    The mean, unless its interval spans more than `FACTOR`, as it does where few values are skewed:
-    then the median. `heavy`: no variance is known to exist, so that no interval holds a mean; the
-    median is estimated, and nothing assumed of the values. `of`: what to estimate, "mean" or
-    "median", if that is decided.
+    Estimates the mean, unless its interval spans more than `FACTOR`, which few skewed values cause;
+    then the median. `heavy`: the variance may be infinite, so that no interval bounds the mean; the
+    median is estimated, without assumptions on the values. `of`: "mean" or "median" to fix the
+    choice.
     """
     x = np.asarray(values, dtype=float)
     median = heavy or of == MEDIAN
@@ -174,15 +174,15 @@ def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> E
 
 
 def widened(chance: Estimate, drawn: Values | None) -> Estimate:
-    """Add the draws of a model to an estimate's interval, in quadrature.
+    """Add a model's error, given by draws, to an estimate's interval in quadrature.
 
-    Of logarithms, where all is positive. None: only chance errs. Of one seed there is no interval.
-    The interval is then none of a mean over seeds, and so there is no `ci95`.
+    Logarithms are used if all values are positive. None: the model has no error. One seed gives no
+    interval. A widened interval is no longer that of a mean over seeds, so it has no `ci95`.
     """
     value = chance.value
     if drawn is None or not (chance.interval or chance.exact) or not math.isfinite(value):
         return chance
-    finite = np.where(np.isnan(drawn), value, drawn)  # infinite less infinite: nothing is known
+    finite = np.where(np.isnan(drawn), value, drawn)  # infinite minus infinite is unknown
     ends = np.array([chance.span, np.quantile(finite, TAILS, method="inverted_cdf")])
     logs = value > 0 and bool((ends > 0).all())
     away = np.log(ends / value) if logs else ends - value
@@ -203,12 +203,12 @@ def exceeds(
     of: str = MEAN,
     errors: np.ndarray | None = None,
 ) -> bool:
-    """Whether `one` exceeds `other` at `LEVEL` in its mean or median (`of`).
+    """Return whether `one` exceeds `other` at `LEVEL` in its mean or median (`of`).
 
-    Both are paired seed by seed. Medians are compared by the logarithms of their ratios, which
-    have no heavy tails; `heavy`: from five seeds on by the sign test, which assumes nothing.
-    `errors`: draws of the logarithm of what their ratio may be wrong by, nan where nothing is
-    compared; they add to what seeds leave open.
+    Both are paired seed by seed. Medians are compared by the logarithms of their ratios, which have
+    no heavy tails; `heavy`: from five seeds on by the sign test, which assumes nothing. `errors`:
+    draws of the error of the ratio's logarithm, nan where nothing is compared; they add to the
+    uncertainty from seeds.
     """
     x, y = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
     all_positive = bool((np.minimum(x, y) > 0).all())
@@ -229,9 +229,9 @@ def exceeds(
 
 
 def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estimate:
-    """Estimate a quantity of either sign: its mean, or if `heavy` its median.
+    """Estimate a quantity of either sign by its mean, or by its median if `heavy`.
 
-    `scale`: the size of the numbers of which `values` are differences, to recognise rounding.
+    `scale`: the size of the numbers whose differences are `values`, to recognise rounding.
     """
     x = np.asarray(values, dtype=float)
     if without := _without_interval(x, MEDIAN if heavy else MEAN, scale):
@@ -274,11 +274,11 @@ def _half(x: np.ndarray, level: float) -> float:
 
 
 def _mean_of_positive(x: np.ndarray, level: float) -> Ends:
-    """Return an interval for the mean of normal to lognormal values.
+    """Return an interval for the mean of values between normal and lognormal.
 
-    It spans two: Student's, on the scale of the logarithm of the mean, which holds that of normal
-    values and, if there are many, of any; and the one for lognormal values, exp(mu + sigma^2/2),
-    of Zou, Taleban and Huo (Comput. Stat. Data Anal. 53, 2009), with Student's limits for mu.
+    It spans two intervals. Student's, on the scale of the mean's logarithm, is right for normal
+    values and for many values. The other is right for lognormal values, exp(mu + sigma^2/2): Zou,
+    Taleban and Huo (Comput. Stat. Data Anal. 53, 2009), with Student's limits for mu.
     """
     from scipy.special import chdtri  # noqa: PLC0415
 

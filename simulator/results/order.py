@@ -1,9 +1,9 @@
-"""The order of alternatives: which is known to be best, from scores paired seed by seed.
+"""Order alternatives by scores paired seed by seed, and find which is surely best.
 
-One place for `simulate`, `tune`, `sweep`, reports and `explore`. Two alternatives are compared at
-90 % by `intervals.exceeds`; that the best beats every other is one claim, which all comparisons
-must support, so that it is false with at most 10 % however many others there are
-(docs/evidence/reliability.md, by tests/lab/reliability/decisions.py).
+`simulate`, `tune`, `sweep`, reports and `explore` use it. Two alternatives are compared at 90 % by
+`intervals.exceeds`. "The best beats every other" is one claim that all comparisons must support, so
+it is wrong with at most 10 % for any number of alternatives (docs/evidence/reliability.md, by
+tests/lab/reliability/decisions.py).
 """
 
 import math
@@ -17,10 +17,10 @@ import numpy as np
 
 from . import intervals
 
-MARGIN = 0.05  # times, prices or tokens known to differ by less are equivalent; and other scores
+MARGIN = 0.05  # surely smaller differences of times, prices or tokens count as none
 POWER = 0.9  # probability with which the estimated number of seeds settles a comparison
-MOST = 1000  # seeds; more are not estimated, as no simulation of them is worth its while
-FEWEST_BY_ORDER = 5  # seeds with which the sign test can tell anything at `LEVEL`
+MOST = 1000  # most seeds to ask for; nobody would simulate more
+FEWEST_BY_ORDER = 5  # fewest seeds with which the sign test can reach `LEVEL`
 
 Scores = Mapping[str, np.ndarray]
 Values = Sequence[float] | np.ndarray
@@ -28,15 +28,15 @@ Values = Sequence[float] | np.ndarray
 
 @dataclass(frozen=True)
 class Order:
-    """The order of alternatives, as far as it is known; smaller scores are better.
+    """The order of alternatives, as far as seeds show; smaller scores are better.
 
-    `best`: the label with the lowest of `estimates` or, where no alternative has a score with every
-    seed, the one that most often has. `worse`: those known to be worse than it at 90 %;
-    `equivalent`: those known to be within `margin` of it, worse or not; `unsettled`: those that are
-    neither. `of`: what is estimated, the mean or the median. `seeds`: about as many in all settle
-    what is unsettled; None where nothing is, where nothing can be said, or beyond `MOST`. `model`:
-    whether seeds alone would settle some of it, and the error of a model of the loss does not.
-    `counts`: seeds with a score, and all, where no alternative has one with every seed.
+    `best`: the label with the lowest of `estimates` or, if no alternative has a score with every
+    seed, the label with the most scores. `worse`: labels that are worse at 90 %; `equivalent`:
+    labels within `margin` of the best at 90 %, worse or not; `unsettled`: all other labels. `of`:
+    whether the mean or the median is estimated. `seeds`: about how many seeds would settle the
+    unsettled labels; None if none are unsettled, if it cannot be estimated, or if above `MOST`.
+    `model`: whether only the error of a loss model leaves some labels unsettled. `counts`: the
+    number of seeds with a score and of all seeds, if no alternative has a score with every seed.
     """
 
     best: str
@@ -51,7 +51,7 @@ class Order:
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def stating(self, label: str, ends: Sequence[float | None] | None) -> "Order":
-        """Return the order with the interval that a table states of one; an end of None: inf."""
+        """Return the order with the interval that a table states for `label`; None means inf."""
         if not ends or label not in self.estimates:
             return self
         low, high = (math.inf if end is None else end for end in ends)
@@ -59,22 +59,22 @@ class Order:
         if mean.interval == (low, high):
             return self
         stated = replace(mean, interval=(low, high), ci95=None)
-        stated = stated if mean.interval else mean.by_model(low, high)  # of one seed there was none
+        stated = stated if mean.interval else mean.by_model(low, high)  # one seed had none
         return replace(self, estimates={**self.estimates, label: stated})
 
     @property
     def open(self) -> list[str]:
-        """The alternatives that are not known to be worse than the best."""
+        """The alternatives that may be as good as the best."""
         either = dict.fromkeys([*self.equivalent, *self.unsettled])
         return [label for label in either if label not in self.worse]
 
     @property
     def decided(self) -> bool:
-        """Whether the best is known to be better than every other; alone: has a score at all."""
+        """Whether the best is surely better than every other; if alone, whether it has a score."""
         return not self.open and bool(self.worse or self.estimates)
 
     def value(self, label: str) -> float:
-        """Return the estimate of an alternative; infinite where a seed has no score."""
+        """Return the estimate of an alternative; infinite if a seed has no score."""
         return self.estimates[label].value if label in self.estimates else math.inf
 
 
@@ -82,11 +82,11 @@ NO_ORDER = Order("", intervals.MEAN, {}, [], [], [], None)
 
 
 class Terms(NamedTuple):
-    """What is known of all scores, and what counts as equivalent.
+    """Properties of all scores, and the margin within which they are equivalent.
 
-    `exact`: nothing is random, so that one seed tells all. `heavy`: no variance is known to exist;
-    see `intervals`. `margin`: relative difference up to which scores are equivalent. `limits`: no
-    score is beyond them.
+    `exact`: nothing is random, so one seed is enough. `heavy`: the variance may be infinite; see
+    `intervals`. `margin`: relative difference up to which scores are equivalent. `limits`: the
+    range of all scores.
     """
 
     exact: bool = False
@@ -109,9 +109,9 @@ def order(
     """Return the order of alternatives by their `scores` with the same seeds.
 
     A score is infinite where a seed has none, such as a time to a target that was never reached;
-    `at_least` then bounds it from below. `best`: the first, if that is known. `factors`: draws of
-    what the scores may be wrong by, joint over alternatives. Others may have the first of the seeds
-    alone.
+    `at_least` then bounds it from below. `best`: the first alternative, if already chosen.
+    `factors`: draws of the scores' relative errors, joint over alternatives. Other alternatives
+    than the best may have only the first few seeds.
     """
     heavy, exact = terms.heavy, terms.exact
     values = {label: _twice(row, exact) for label, row in scores.items()}
@@ -144,9 +144,9 @@ def _compare_all(
     def compared(
         one: np.ndarray, other: np.ndarray, errors: np.ndarray | None
     ) -> tuple[bool, bool]:
-        """Whether the other is known to be larger, and both to be within the margin.
+        """Return whether the other is surely larger, and whether both are surely within the margin.
 
-        The latter by two one-sided tests.
+        The margin is tested by two one-sided tests.
         """
         larger, wide = exceeds(other, one, errors=errors), 1 + means.margin
         if np.array_equal(one, other):
@@ -157,7 +157,7 @@ def _compare_all(
 
     worse, equivalent, unsettled, needed, model = [], [], [], [], False
     for label in (label for label in values if label != best):
-        size = min(values[best].size, values[label].size)  # seeds that both have
+        size = min(values[best].size, values[label].size)  # seeds that both ran with
         first, scores = values[best][:size], values[label][:size]
         wrong = None
         if {label, best} <= factors.keys():  # nan if neither has a score
@@ -165,7 +165,7 @@ def _compare_all(
                 wrong = np.log(factors[label]) - np.log(factors[best])
         other = _filled(scores, bounds.get(label, first)[:size], first)
         beyond, near = compared(first, other, wrong)
-        if beyond or np.isinf(other).any():  # with some seed it never has a score
+        if beyond or np.isinf(other).any():  # it has no score with some seed
             worse.append(label)
         if label in whole and near:
             equivalent.append(label)
@@ -180,21 +180,21 @@ def _compare_all(
 
 
 def _filled(values: np.ndarray, bounds: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return values or their bounds, equal to those of `first` up to rounding."""
+    """Return values or their bounds, set to those of `first` where they differ by rounding."""
     other = np.where(np.isfinite(values), values, bounds)
     return np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
 
 
 def _twice(values: Values, exact: bool) -> np.ndarray:
-    """Return values as an array, twice if nothing is random: every seed has the same."""
+    """Return values as an array; twice if nothing is random, because all seeds agree."""
     array = np.asarray(values, dtype=float)
     return np.repeat(array, 2) if exact and array.size == 1 else array
 
 
 def _by_count(values: Scores, best: str | None) -> Order:
-    """Order by the number of seeds with a score, then the median; use McNemar's exact test.
+    """Order by the number of seeds with a score, then by the median (McNemar's exact test).
 
-    Nothing is equivalent, as nobody knows how far seeds without a score are from one.
+    Nothing is equivalent, because nobody knows how far seeds are from having a score.
     """
     from scipy.special import bdtr  # noqa: PLC0415 - 0.2 s
 
@@ -213,11 +213,11 @@ def _by_count(values: Scores, best: str | None) -> Order:
 
 
 def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | None:
-    """Return about how many seeds in all settle if `other` is worse or equivalent.
+    """Return about how many seeds settle whether `other` is worse or equivalent.
 
     The gap that more seeds will show is predicted from the gap and the spread so far. It stays
-    unsettled between `MARGIN` less the half-width of the interval, and that half-width. None if
-    `MOST` are not enough, or nothing is known of the spread.
+    unsettled between `MARGIN` minus the half-width of the interval, and that half-width. None if
+    `MOST` seeds are not enough, or the spread is unknown.
     """
     from scipy.special import stdtr, stdtrit  # noqa: PLC0415
 

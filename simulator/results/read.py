@@ -1,4 +1,4 @@
-"""Read run directories: the document, and the curves as runs."""
+"""Read run directories: their document, and their curves as runs."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ class RunDirectory:
     """A run directory: its scenario's `table`, its `summary`, and `runs` by label.
 
     `rows` has the summary of each algorithm, by label. Runs have only their curves, steps,
-    gradients and duration (seconds); algorithms that stall have none and are in `stalled`.
+    gradients and duration (seconds). Algorithms that stall have no runs, and are in `stalled`.
     """
 
     path: Path
@@ -43,15 +43,14 @@ class RunDirectory:
 
     @property
     def stalled(self) -> list[str]:
-        """Labels of the algorithms that stall with some seed."""
+        """The labels of algorithms that stall with some seed."""
         return [label for label, row in self.rows.items() if row["stall"]]
 
 
 def read(path: Path | str) -> RunDirectory:
     """Read a run directory that `paceline simulate` or a real run has written.
 
-    Raises InputError where `path` is not a run directory, an unfinished one, or one that has files
-    of another run.
+    Raises InputError if `path` is not a run directory, is unfinished, or has files of another run.
     """
     document = store.load(path)
     summary, table = document["summary"], document["scenario"]["table"]
@@ -75,7 +74,7 @@ def read(path: Path | str) -> RunDirectory:
 
 
 def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
-    """Read curves.csv: a run per label and seed, in the order of the file."""
+    """Read curves.csv; return a run per label and seed, in the file's order."""
     points: dict[tuple[str, int], list[list[float]]] = {}
     text = untrusted.text(path, untrusted.LARGEST_WRITTEN)
     lines = csv.DictReader(io.StringIO(text, newline=""))

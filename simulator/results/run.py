@@ -1,4 +1,4 @@
-"""The record of one run: curve points, time spent, bytes sent and, on demand, a timeline."""
+"""The record of one run: its curve, times, bytes and, on demand, a timeline."""
 
 import math
 import struct
@@ -17,15 +17,15 @@ COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 CURVE = (*COLUMNS, "test_loss")
 """Columns of a run that was just made or kept; those of its files are the first."""
 PAID = ("egress_bytes", "device_seconds")
-STALENESS = {  # units that staleness is counted in
-    "updates": "updates the server made since it sent the parameters",
+STALENESS = {  # units of staleness
+    "updates": "updates by the server since it sent the parameters",
     "steps": "local steps computed since the mean was started",
     "averagings": "averagings with neighbours since the parameters were read",
 }
 
 
 class Kind(IntEnum):
-    """Activity of a worker or server during a span."""
+    """What a worker or server does during a span."""
 
     COMPUTE = 0
     WAIT = 1
@@ -51,9 +51,9 @@ _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
 
 
 class Spans:
-    """Record of spans, 23 bytes each; at most about `limit`.
+    """A compact record of spans, 23 bytes each, with at most about `limit` spans.
 
-    `truncated` says that spans were dropped.
+    `truncated`: whether spans were dropped.
     """
 
     def __init__(self, limit: int) -> None:
@@ -71,7 +71,7 @@ class Spans:
         done: float,
         step: int,
     ) -> None:
-        """Record that `worker` did `busy` from `since` to `now`, waited, communicated until `done`.
+        """Record a span of `busy` from `since` to `now`, and the wait that ends at `done`.
 
         `begins`: time at which waiting turned into communicating; `step`: the local step just done.
         """
@@ -95,48 +95,45 @@ class Spans:
 class Run:
     """One algorithm with one seed. Times in seconds, sizes in bytes.
 
-    `curve` maps each name of `COLUMNS` to a list, one entry per evaluation; where an objective has
-    no loss or no accuracy the entry is nan. `seconds` is the mean over workers of the time spent in
-    each of compute, wait and communicate; where nodes can crash, or slow ones are left out, also in
-    stalled (waiting for nodes that are down, or for a collective that a crash began again), lost
-    (computing in vain, and doing again what had been done) and down (or saving checkpoints); where
-    they come and go absent (not a member), and where clients are sampled unselected.
-    `workers` has the same of each worker. `links` maps "from->to" to the bytes sent over it.
+    `curve` maps each name of `COLUMNS` to a list, one entry per evaluation; the entry is nan if an
+    objective has no loss or no accuracy. `seconds` is the mean over workers of the time in each of
+    compute, wait and communicate. If nodes can crash, or slow ones are left out, it also has
+    stalled (waiting for nodes that are down, or for a collective that a crash restarted), lost
+    (computing whose result was not used, or was repeated) and down (or saving checkpoints). If
+    workers come and go it has absent (not a member), and if clients are sampled, unselected.
+    `workers` has the same for every worker. `links` maps "from->to" to the bytes sent over it.
 
-    `updates` counts the updates of the parameters up to the last evaluation: the server's, those of
-    all workers where their steps are counted together, or else one worker's. `staleness` maps each
-    staleness to the number of contributions to updates that were so stale, counted in
-    `staleness_unit`, a key of `STALENESS`:
+    `updates` counts the updates of the parameters up to the last evaluation: by the server, by all
+    workers if their steps are counted together, or else by one worker. `staleness` maps each
+    staleness to its number of contributions to updates, counted in `staleness_unit`, a key of
+    `STALENESS`:
 
-    - "updates": those the server made between sending the parameters that a gradient was computed
-      at and receiving that gradient;
+    - "updates": updates by the server between sending a gradient's parameters and receiving the
+      gradient;
     - "steps": local steps that a worker computed between starting a mean and acting on it;
-    - "averagings": those with neighbours between reading the parameters of a gradient and applying
+    - "averagings": averagings with neighbours between reading a gradient's parameters and applying
       it.
 
-    It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
-    which a server filled its buffer, each of `round_seconds`, not counting time when no worker was
-    there; `reports`: what clients sent that
-    went into these, and `gradients`: those in it up to the last evaluation, where clients are
-    sampled, in the `working_seconds` and `nights` of that time: of hours of the day when clients
-    may be there, and days of such hours (0: clients may be there at any); `at_work`: how many
-    computed or transferred in these hours, in vain or not.
-    `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: the
-    reason why another engine than the one asked for ran it.
-    `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
-    crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
-    workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
-    in which they computed what was used is `statistics.goodput`), `dropped` (contributions to
-    means that were left out), `contributing` (workers in a mean, on average),
-    `drop_outs` (of rounds or reports, by clients that were selected),
-    `stall` (description of a deadlock; None without). `lines`, where
-    transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
-    that it has carried, its `utilisation` (share of what it could have carried; None where every
-    flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity).
-    `stall`: description of a deadlock; empty without one.
-    `bound`: whether the workers never meet, so that it bounds other algorithms and is never picked.
-    `paid`, where workers come and go and their time has a price: for each name of `PAID` a list, as
-    in `curve`, of what had been paid for.
+    It is empty if nothing was counted. `rounds`: the number of means of sampled clients, or of
+    updates from a server's full buffer. `round_seconds`: seconds of each, without time when no
+    worker was available. With sampled clients: `reports`: clients' messages used in rounds;
+    `gradients`: gradients in them up to the last evaluation; `working_seconds`: that time within
+    the hours of the day when clients may be available; `nights`: its days of such hours (0: all
+    hours count); `at_work`: how many clients computed or transferred in these hours, used or not.
+    `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: why
+    an engine other than the requested one ran it. `failures`, if nodes can crash: `crashes`
+    (number), `recovery_seconds` (mean time until a crashed worker, or all, had regained their
+    work), `lost_seconds` and `down_seconds` (of all workers), `goodput` (share of the workers' time
+    that is neither lost nor down; `statistics.goodput` is the share spent on used results),
+    `dropped` (contributions that means left out), `contributing` (mean number of workers in a
+    mean), `drop_outs` (number of selected clients that dropped out), `stall` (description of a
+    deadlock; None without). `lines`, if transfers share them: for each `line` its full `bandwidth`
+    (bytes/s; None: no limit), the `bytes` that it carried, its `utilisation` (share of its
+    capacity; None if every flow has the whole line), `saturated_seconds` and `down_seconds`
+    (without any capacity). `stall`: description of a deadlock; empty without one. `bound`: whether
+    the workers never meet, so that the run bounds other algorithms and is never picked. `paid`, if
+    workers come and go and their time has a price: for each name of `PAID` a list of amounts paid
+    so far, as in `curve`.
     """
 
     label: str
@@ -172,7 +169,7 @@ class Run:
 
     @property
     def contributing(self) -> float | None:
-        """How many workers' gradients count in a step; None where no worker ever misses one."""
+        """The mean number of workers whose gradients count in a step; None if all always do."""
         if self.gradients is not None and self.steps > 0:
             return self.gradients / self.steps
         return (self.failures or {}).get("contributing")
@@ -190,7 +187,7 @@ class Run:
     ) -> "Run":
         """Return the run of `algorithm` that ends at the last point of its curve.
 
-        `staleness` may be in any order and have zeros; `fields` are the other fields of `Run`.
+        `staleness` may be unordered and contain zeros; `fields` are the other fields of `Run`.
         """
         there = curve["time"][-1] - fields.pop("deserted", 0.0)
         if "buffer" in algorithm.parameters and (rounds := fields.get("updates")):
@@ -213,9 +210,9 @@ class Run:
 
 
 def begins(losses: Sequence[float]) -> int | None:
-    """Return the evaluation from which a loss has diverged; None if it has not.
+    """Return the evaluation from which a loss has diverged; None if it never does.
 
-    A loss has diverged if from then on it is not finite, or above its first value.
+    A loss has diverged once it stays infinite, nan or above its first value.
     """
     values = np.asarray(losses, dtype=float)
     if not values.size or not math.isfinite(values[0]):
@@ -226,7 +223,7 @@ def begins(losses: Sequence[float]) -> int | None:
 
 
 def diverged(run: Run) -> bool:
-    """Whether a run's loss diverged for good."""
+    """Return whether a run's loss diverged for good."""
     return begins(run.curve["loss"]) is not None
 
 

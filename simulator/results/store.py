@@ -1,12 +1,12 @@
-"""Run directories: written so that a killed command never leaves one that looks whole.
+"""Write run directories so that a killed command never leaves one that looks complete.
 
 `run.json` is removed before anything else changes and written after everything else; each file
 appears under its name only when complete. Finished runs of an unfinished command wait in `.parts`,
 from which the same command resumes. One command at a time writes a directory.
 
-No command writes over results of other settings. A command's `settings` are all that its numbers
-follow from, as JSON; they are in the document that ends its directory (`settings` of run.json), and
-beside the kept runs of an unfinished one.
+No command overwrites results of other settings. A command's `settings` are everything that
+determines its numbers, as JSON. They are in the document that completes its directory (`settings`
+of run.json), and beside the stored runs of an unfinished directory.
 """
 
 import errno
@@ -35,12 +35,12 @@ from .figures.style import FORMATS
 from .run import COLUMNS, CURVE, Run
 
 SCHEMA = 1
-LARGEST_DOCUMENT = 100_000_000  # bytes; parsed, JSON takes ten times as many
+LARGEST_DOCUMENT = 100_000_000  # bytes; parsed JSON takes ten times as many
 WHOLE, PARTS = "run.json", ".parts"
-LOCK, SETTINGS = "lock", "settings.json"  # files of a folder of kept runs
+LOCK, SETTINGS = "lock", "settings.json"  # files in a folder of stored runs
 REPEAT = "repeat the command that wrote it"
 OTHER_PLACE = "choose another directory with --out"
-ARRAYS = ("curve", "staleness", "spans")  # of a kept run; the rest of it is kept as JSON
+ARRAYS = ("curve", "staleness", "spans")  # arrays of a stored run; the rest is stored as JSON
 FIGURES = ("figure", "breakdown", "tau", "staleness")
 NAMES = (
     WHOLE,
@@ -53,7 +53,7 @@ SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for 
 
 
 SHOWN = 3  # differing keys that a refusal names
-REPLACE = "replace that by --overwrite (in Python: overwrite=True), or choose another --out"
+REPLACE = "replace them with --overwrite (in Python: overwrite=True), or choose another --out"
 MISSING = object()
 
 Settings = Mapping[str, Any]
@@ -61,7 +61,7 @@ D = TypeVar("D")
 
 
 class TakenError(InputError):
-    """A directory is another command's, or holds what would be lost; `why` without a remedy."""
+    """A directory is in use, or holds files that would be lost; `why` excludes the remedy."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(f"{why}; {remedy}")
@@ -69,9 +69,9 @@ class TakenError(InputError):
 
 
 def demand_same(settings: Settings, other: Settings, path: Path, what: str = "results") -> None:
-    """Raise TakenError if those `other` settings, of what is in `path`, differ from `settings`.
+    """Raise TakenError if the settings of the results in `path`, `other`, differ from `settings`.
 
-    Keys that one of them lacks altogether are not compared.
+    Keys that only one of them has are not compared.
     """
     both = [key for key in settings if key in other]
     changed = [text for key in both for text in differences(other[key], settings[key], (key,))]
@@ -82,7 +82,7 @@ def demand_same(settings: Settings, other: Settings, path: Path, what: str = "re
 
 
 def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
-    """Yield which keys below `path` differ, and what their values were and are now."""
+    """Yield the keys below `path` that differ, with their values before and now."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             yield from differences(old.get(key, MISSING), new.get(key, MISSING), (*path, key))
@@ -96,23 +96,23 @@ def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
 
 
 def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -> Path:
-    """Return where a file may be written: `path`, or unless that was `given`, the next free name.
+    """Return where to write a file: `path` or, unless it was `given`, the next free name.
 
-    A name is free where nothing is, or the very `data` (None: not known yet). Raises TakenError
-    for a `given` one that is not, unless `overwrite`.
+    A name is free if no file has it, or if its file contains exactly `data` (None: not known yet).
+    Raises TakenError for a `given` name that is not free, unless `overwrite`.
     """
     name = path
     for number in count(2):
         if overwrite or not os.path.lexists(name) or holds(name, data):
             break
         if given:
-            raise TakenError(f"{name}: holds something else", REPLACE)
+            raise TakenError(f"{name}: has other contents", REPLACE)
         name = path.with_stem(f"{path.stem}-{number}")
     return name
 
 
 def holds(file: Path, data: bytes | None) -> bool:
-    """Whether a file holds the very `data`."""
+    """Return whether a file contains exactly `data`."""
     if data is None or not file.is_file() or file.stat().st_size != len(data):
         return False
     return untrusted.data(file, len(data)) == data
@@ -120,7 +120,7 @@ def holds(file: Path, data: bytes | None) -> bool:
 
 @cache
 def versions(*others: str) -> dict[str, str]:
-    """Return the versions of packages that numbers depend on, and of `others`."""
+    """Return the versions of the packages on which numbers depend, and of `others`."""
     result = {"python": platform.python_version()}
     for package in ("paceline", "numpy", "scipy", "scikit-learn", *others):
         try:
@@ -131,12 +131,12 @@ def versions(*others: str) -> dict[str, str]:
 
 
 def demand_versions(expected: Mapping[str, str]) -> None:
-    """Raise InputError where this process has other versions than `expected`."""
+    """Raise InputError if this process has other versions than `expected`."""
     here = versions(*sorted(expected.keys() - versions().keys()))
     if here != expected:
         raise InputError(
             f"a Dask worker has {here}, but this process has {expected}; "
-            "numbers are only the same with the same versions: install those"
+            "numbers are equal only with equal versions: install those"
         )
 
 
@@ -162,30 +162,30 @@ def decode(data: bytes) -> Run:
             staleness = dict(archive["staleness"].tolist())
             header = untrusted.loads(archive["header"].item())
             return Run(curve=curve, staleness=staleness, spans=archive.get("spans"), **header)
-    except Exception as error:  # NumPy raises all kinds on a damaged archive
-        raise ValueError(f"not a kept run: {error}") from error
+    except Exception as error:  # NumPy raises many kinds of errors on a damaged archive
+        raise ValueError(f"not a stored run: {error}") from error
 
 
 def stored(archive: BinaryIO) -> BinaryIO:
     """Return an .npz archive; raise ValueError if it is compressed."""
     with ZipFile(archive) as file:
         if any(part.compress_type != ZIP_STORED for part in file.infolist()):
-            raise ValueError("compressed, as no archive of Paceline is")
+            raise ValueError("compressed, unlike Paceline's archives")
     archive.seek(0)
     return archive
 
 
 class Directory:
-    """A run directory that a command is writing, alone; use it in `with`, or `close` it.
+    """A run directory that one command is writing; use it in `with`, or `close` it.
 
-    `settings`: all that its results follow from; those of other settings, in the directory or
-    unfinished, are replaced only if `overwrite`. None: nothing is compared. Raises TakenError where
-    that is refused, where another command is writing, or where files of other origin would be
-    overwritten; InputError where nothing can be written.
+    `settings`: everything that determines its results (None: do not compare). Results of other
+    settings, complete or not, are replaced only if `overwrite`. Raises TakenError if that is
+    refused, if another command is writing, or if other files would be overwritten. Raises
+    InputError if the directory cannot be written.
     """
 
     whole, names, parts = WHOLE, NAMES, PARTS
-    lasting = False  # whether kept runs stay there, for other settings too
+    lasting = False  # whether stored runs stay there, also for other settings
     repeatable = True  # whether the same settings give the same results
 
     def __init__(
@@ -229,7 +229,7 @@ class Directory:
         self.close()
 
     def close(self) -> None:
-        """Release the directory, and remove it if nothing was kept."""
+        """Release the directory, and remove it if nothing was stored."""
         if self._lock is None:
             return
         with suppress(OSError):
@@ -264,14 +264,14 @@ class Directory:
             raise TakenError(str(error).partition("; ")[0], REPLACE) from None
         for name in existing - {*document["parts"], self.whole}:
             raise TakenError(
-                f"{self.path}: its {name} is not of this run, and would be overwritten",
+                f"{self.path}: its {name} does not belong to this run, and would be overwritten",
                 "move it away, or choose another directory with --out",
             )
         if may_replace:
             return
         why = ""
         if "settings" not in document:
-            why = "holds results whose settings it does not state"
+            why = "holds results without their settings"
         elif not (self.repeatable or (self.scratch / SETTINGS).is_file()):
             why = "holds measured runs, which do not come again as they were"
         if "settings" in document:
@@ -280,18 +280,18 @@ class Directory:
             raise TakenError(f"{self.path}: {why}", REPLACE)
 
     def known(self, document: Mapping[str, Any]) -> Settings:
-        """Return the settings that the document of a whole directory states."""
+        """Return the settings in the document of a complete directory."""
         return dict(document.get("settings", {}))
 
     def find(self, key: str) -> Any:
-        """Return the finished run kept under `key`, or None."""
+        """Return the finished run stored under `key`, or None."""
         try:
             return decode(untrusted.data(self.scratch / f"{key}.npz", untrusted.LARGEST_WRITTEN))
         except (OSError, ValueError):
             return None
 
     def keep(self, key: str, result: Any) -> None:
-        """Keep a finished run under `key` until the directory is whole."""
+        """Store a finished run under `key` until the directory is complete."""
         self._write(self.scratch / f"{key}.npz", encode(result))
 
     def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
@@ -300,7 +300,7 @@ class Directory:
         self.remove_parts()
 
     def remove_parts(self) -> None:
-        """Remove the runs kept for resuming."""
+        """Remove the runs that were stored for resuming."""
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
@@ -315,17 +315,17 @@ class Directory:
         self._write(self.path / self.whole, dump(about))
 
     def _write(self, path: Path, data: bytes) -> None:
-        write(path, data, scratch=self.scratch)  # an unfinished file goes with the parts
+        write(path, data, scratch=self.scratch)  # unfinished files are removed with the parts
 
 
 class KeptRuns(Directory):
-    """A directory of claims, whose finished runs stay for later commands."""
+    """A directory whose finished runs stay for later commands, such as claims."""
 
     whole, names, parts, lasting = "claims.json", ("claims.json",), ".runs", True
 
 
 class SolveDirectory(Directory):
-    """A directory of `paceline solve`: runs until it is whole, then solve.json."""
+    """A directory of `paceline solve`: stored runs until it is complete, then solve.json."""
 
     whole, names = "solve.json", ("solve.json",)
 
@@ -333,8 +333,8 @@ class SolveDirectory(Directory):
 class RecordDirectory(Directory):
     """A directory whose records stay, for later and larger commands.
 
-    `kept`: every finished record by its key. They are lines of one file, `log`, for there may be
-    ten thousand of them; a line cut short by a kill is skipped.
+    `kept`: every finished record by its key. Records are lines of one file, `log`, because there
+    may be ten thousand of them. A line that a kill cut short is skipped.
     """
 
     lasting, log = True, "records.jsonl"
@@ -354,16 +354,16 @@ class RecordDirectory(Directory):
             self._append(b"\n")
 
     def find(self, key: str) -> Any:
-        """Return the finished record kept under `key`, or None."""
+        """Return the finished record stored under `key`, or None."""
         return self.kept.get(key)
 
     def keep(self, key: str, result: Any) -> None:
-        """Keep a finished record."""
+        """Store a finished record."""
         self._append(dump({"key": key, "record": result}, indent=None))
 
     def _append(self, line: bytes) -> None:
         with self._log.open("ab", buffering=0) as file:
-            if file.write(line) < len(line):  # in one write, or the next record would join it
+            if file.write(line) < len(line):  # one write keeps it one line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
@@ -379,7 +379,7 @@ class SweepDirectory(RecordDirectory):
     whole, names, parts, log = "sweep.json", SWEEP_NAMES, ".sweep", "points.jsonl"
 
     def known(self, document: Mapping[str, Any]) -> Settings:
-        """Return the settings of a whole sweep; one with more points may take its place."""
+        """Return the settings of a complete sweep; a sweep with more points may replace it."""
         assert self.settings is not None
         settings, points = dict(super().known(document)), self.settings["points"]
         if {*map(dump, settings.get("points", ()))} <= {*map(dump, points)}:
@@ -389,9 +389,9 @@ class SweepDirectory(RecordDirectory):
 
 @dataclass
 class Destination:
-    """Where a command writes: `path`, or unless that was `given`, the next free name after it.
+    """Where a command writes: `path` or, unless it was `given`, the next free name.
 
-    `overwrite`: results of other settings may be replaced; `say` is told of another name.
+    `overwrite`: results of other settings may be replaced. `say` is called if the name changes.
     """
 
     path: Path
@@ -404,11 +404,11 @@ class Destination:
 
     @classmethod
     def of(cls, out: "Path | str | Destination", overwrite: bool) -> "Destination":
-        """Return `out` as a destination; `overwrite`: of one that is a path."""
+        """Return `out` as a destination; `overwrite` applies if it is a path."""
         return out if isinstance(out, cls) else cls(Path(str(out)), overwrite=overwrite)
 
     def open(self, kind: Callable[..., D], settings: Settings) -> D:
-        """Open the directory. Raises InputError where it cannot be written, or is another's."""
+        """Open the directory. Raises InputError if it cannot be written, or is taken."""
         first, reason = self.path, ""
         for number in count(2):
             try:
@@ -425,9 +425,9 @@ class Destination:
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:
-    """Write a file atomically, by way of the folder `scratch` (default: its own).
+    """Write a file atomically, via the folder `scratch` (default: the file's own folder).
 
-    `new`: nothing is there, or FileExistsError is raised.
+    `new`: raise FileExistsError if the file exists.
     """
     scratch = scratch or path.parent
     scratch.mkdir(parents=True, exist_ok=True)  # another command here may have tidied up
@@ -438,18 +438,18 @@ def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = F
             file.flush()
             os.fsync(file.fileno())
         if new:
-            path.open("xb").close()  # of two commands at once, one is refused
+            path.open("xb").close()  # one of two concurrent commands is refused
         unfinished.replace(path)
-    except OSError as error:  # a full disk
+    except OSError as error:  # such as a full disk
         with suppress(OSError):
             unfinished.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path:
-    """Write a file under `free_file`'s name, and return that.
+    """Write a file under the name from `free_file`, and return that name.
 
-    Raises TakenError, and OSError where it cannot be written.
+    Raises TakenError, and OSError if the file cannot be written.
     """
     while True:
         path = free_file(path, data, given=given, overwrite=overwrite)
@@ -460,12 +460,12 @@ def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path
             return path
         except FileExistsError:  # another command was faster: look again
             if not os.path.lexists(path):
-                raise  # a file is in the place of its folder
+                raise  # a file has the name of the folder
 
 
 @contextmanager
 def writing(place: Path | str, remedy: str) -> Iterator[None]:
-    """Raise InputError with a remedy where files cannot be written at `place`."""
+    """Raise InputError with a remedy if files cannot be written at `place`."""
     try:
         yield
     except OSError as error:
@@ -480,7 +480,7 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def identity(path: Path, name: str = WHOLE) -> str:
-    """Return the SHA-256 of a whole directory's document: the same for a copy of it."""
+    """Return the SHA-256 of a complete directory's document, which a copy shares."""
     return hashlib.sha256(untrusted.data(path / name, LARGEST_DOCUMENT)).hexdigest()
 
 
@@ -493,10 +493,10 @@ def hashes(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
-    """Return the document `name` as `read` does, with the shape of `documents.SHAPES`.
+    """Return the document `name` like `read`, and check its shape in `documents.SHAPES`.
 
-    Raises InputError for any other shape, and for a file that the document was not written with;
-    files that were removed are not missed here.
+    Raises InputError for another shape, and for files that differ from the document's hashes;
+    missing files are accepted.
     """
     document = read(path, name)
     with untrusted.refused(Path(path) / name, REPEAT, "not written by Paceline"):
@@ -505,7 +505,7 @@ def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
         file = Path(path) / part
         if Path(part).name == part and file.exists() and _hash(file, wanted["bytes"]) != wanted:
             raise InputError(
-                f"{file}: cannot be read (not the one that {name} was written with); "
+                f"{file}: cannot be read (differs from the file that {name} records); "
                 "repeat its command with --overwrite, or restore the file as it was"
             )
     return document
@@ -526,9 +526,9 @@ def dump(document: Any, indent: int | None = 1) -> bytes:
 
 
 def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
-    """Return the document `name` of a whole run directory.
+    """Return the document `name` of a complete run directory.
 
-    Raises InputError when the directory is not a run's, is unfinished, or is of another Paceline.
+    Raises InputError if it is not a run directory, is unfinished, or comes from another Paceline.
     """
     whole = Path(path) / name
     with untrusted.refused(whole, "give a run directory"):
@@ -538,7 +538,7 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
             state = (
                 "an unfinished run; repeat its command to resume"
                 if (Path(path) / PARTS).is_dir()
-                else f"not a run directory (no {name}); give one that paceline simulate has written"
+                else f"not a run directory (no {name}); give one that paceline simulate wrote"
             )
             raise InputError(f"{path}: {state}") from None
     with untrusted.refused(whole, REPEAT, "not written by Paceline"):

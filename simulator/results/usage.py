@@ -1,4 +1,4 @@
-"""Usage over the seeds of one algorithm: time of workers, lines, failures."""
+"""Summarise over seeds how an algorithm uses workers' time and lines."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from .statistics import breakdown, human, number, percent
 from .wording import Reason, all_of
 
 WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
-WORTH = 0.1  # of the time: less is not worth a second word
+WORTH = 0.1  # share of the time: less is not worth a second reason
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 SLOWER = 1.02  # times the mean, where the scenario says that workers differ
 CARD = re.compile(r"(worker \d+|server)( in| out)?")
@@ -33,7 +33,7 @@ def span(run: Run) -> float:
 def over_seeds(values: Sequence[Any]) -> Any:
     """Return the mean over seeds of numbers, or of tables and lists of numbers.
 
-    None does not count; of texts the first that is not empty stands.
+    None does not count; of several texts the first that is not empty is returned.
     """
     there = [value for value in values if value is not None and value != ""]
     if not there:
@@ -48,10 +48,10 @@ def over_seeds(values: Sequence[Any]) -> Any:
 def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | None:
     """Return a row for each group of sampled clients; None without sampling.
 
-    `gradients`: its share of those in the model, by the time that clients computed what was used
-    over their mean time of a step; bytes are a client's in a day, None where links are not clients'
-    own; `absent`, `selected`: shares of their time in which they are not there, or in a round.
-    A day has its working hours, of which a shorter run has some.
+    `gradients`: the group's share of the model's gradients, estimated from its used computing time
+    and mean step time. Bytes are per client and day, None unless clients have their own links.
+    `absent`, `selected`: shares of time when clients are unavailable, or in a round. A day is its
+    working hours; a shorter run has a part of one.
     """
     steps, days = scenario.team.mean_compute, sum(map(span, runs)) / DAY
     nights = sum(worked(scenario.cluster, span(run)) for run in runs)
@@ -82,14 +82,14 @@ def _seconds(runs: Sequence[Run], ranks: Sequence[int], kinds: Sequence[str]) ->
 
 
 def _sent(runs: Sequence[Run], way: str, ranks: Sequence[int], days: float) -> float | None:
-    """Return the bytes per client and day on the clients' own links in one of `WAYS`."""
+    """Return the bytes per client and day on clients' own links in one of `WAYS`."""
     names = [WAYS[way].format(rank) for rank in ranks]
     sizes = [run.links[name] for name in names for run in runs if name in run.links]
     return sum(sizes) / len(ranks) / days if sizes else None
 
 
 def hours(scenario: Scenario) -> list[str]:
-    """Note the hours of a day in which no worker is available."""
+    """Note how many hours of a day no worker is available."""
     specs = scenario.cluster.of_workers("membership")
     there = sum(end - start for start, end in working_hours(scenario.cluster))
     if there >= DAY or not any(spec.windows for spec in specs if spec):
@@ -120,7 +120,7 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def of_failures(row: Mapping[str, Any]) -> str:
-    """Count in one line crashes and what they left out; tables have the shares of time."""
+    """Return a line that counts crashes and their consequences; tables show shares of time."""
     lost, sampled = row["failures"], "unselected" in row["breakdown"]
     counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
     counted |= {"absence": "absences"} if "absent" in row["breakdown"] else {}
@@ -138,13 +138,13 @@ def of_failures(row: Mapping[str, Any]) -> str:
 
 
 def few(count: float, one: str, many: str) -> str:
-    """Return a count, of which some are means, with its noun: "1 crash", "2.50 crashes"."""
+    """Return a count or mean count with its noun: "1 crash", "2.50 crashes"."""
     exact = f"{count:.0f}" if count == round(count) else number(count)
     return f"{exact} {one if count == 1 else many}"
 
 
 class _Case(NamedTuple):
-    """Runs of one algorithm, their shares of time by use, and how long links are held, if known."""
+    """Runs of one algorithm, shares of time by use, and how long links are busy, if known."""
 
     scenario: Scenario
     runs: Sequence[Run]
@@ -153,15 +153,15 @@ class _Case(NamedTuple):
 
 
 def bottleneck(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
-    """Return the reasons of an algorithm's time as a sentence, from what its runs measured."""
+    """Return the reasons for an algorithm's time as a sentence."""
     where = "" if scenario.cluster.sampling is None else "while clients take part, "
     return f"{algorithm.label}: {where}{'; '.join(map(str, reasons(scenario, algorithm, runs)))}."
 
 
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
-    """Return where most of the workers' time goes, and why; after a stall, only the stall.
+    """Return reasons: where most of the workers' time goes, and why, or only the stall.
 
-    Sampled clients have no time while they are away; in a round they wait for the last one.
+    Sampled clients have no time while they are away; in a round they wait for the last client.
     """
     if stalls := [run.stall for run in runs if run.stall]:
         return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
@@ -192,28 +192,28 @@ def _shares(runs: Sequence[Run], sampled: bool) -> dict[str, float]:
 
 
 def _causes(code: str, case: _Case, crashes: float) -> list[Reason]:
-    """Return the causes of a share of the time of workers that are not sampled."""
+    """Return the causes of a share of the time, for workers that are not sampled."""
     if code in EXPLAIN:
         return EXPLAIN[code](case)
     return [Reason("crashes", {"crashes": crashes})] if crashes else []
 
 
 def _computing(case: _Case) -> list[Reason]:
-    """Return the slowest worker, where every worker computes as many steps."""
+    """Return the slowest worker, if all workers compute the same number of steps."""
     recovery = case.scenario.recovery
     unequal = recovery.policy in ("shrink", "quorum") or recovery.backups
     if case.runs[0].staleness_unit != "steps" or unequal:
         return []
     computed = [np.array(run.workers["compute"]) for run in case.runs]
     times = float(np.mean([seconds.max() / seconds.mean() for seconds in computed]))
-    unlike = max(case.scenario.team.relative_speeds) > SLOWER  # so that the slowest is no chance
+    unlike = max(case.scenario.team.relative_speeds) > SLOWER  # not by chance
     if times < (SLOWER if unlike else MATTERS):
         return [Reason("alike")]
     return [Reason("slowest", {"who": _slowest(case.scenario, computed)[0], "times": times})]
 
 
 def _waiting(case: _Case) -> list[Reason]:
-    """Return whom the workers wait for: the server, collectives, or other workers."""
+    """Return what the workers wait for: the server, collectives, or other workers."""
     runs = case.runs
     if runs[0].staleness_unit == "updates":
         return _served(case)
@@ -239,7 +239,7 @@ def _served(case: _Case) -> list[Reason]:
 
 
 def _communicating(case: _Case) -> list[Reason]:
-    """Return the lines saturated longest, or how long transmissions hold the links."""
+    """Return the lines saturated longest, or how long transmissions keep links busy."""
     spent, held = case.share["communicate"], case.held
     if case.runs[0].lines:
         full = {line["line"]: line["saturated"] for line in lines(case.runs)}
@@ -256,7 +256,7 @@ EXPLAIN = {"compute": _computing, "wait": _waiting, "communicate": _communicatin
 
 
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
-    """Return the share of time that transmissions hold a worker's links, if known."""
+    """Return the share of time that transmissions keep a worker's links busy, if known."""
     settings, whole = scenario.network, sum(span(run) for run in runs)
     if runs[0].lines or runs[0].failures is not None or settings.duration is not None or not whole:
         return None
@@ -277,7 +277,7 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
 
 
 def _names(lines: Sequence[str]) -> str:
-    """Name saturated lines: of many the first, or the number of network cards."""
+    """Name saturated lines; if there are many, the first or the number of network cards."""
     nodes = dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines)
     if not all(map(CARD.fullmatch, lines)):
         return all_of(lines)

@@ -1,8 +1,8 @@
 """The verdict: the one answer of a study, made here and only rendered elsewhere.
 
-A verdict follows from the order of alternatives (`order`), which knows what seeds and models leave
-open. Where runs of a learning curve use equal tokens, time and loss are one question: each
-alternative is judged by the days it takes to the loss of data-parallel training, as more tokens
+A verdict follows from the order of alternatives (`order`), which accounts for the uncertainty from
+seeds and models. If runs of a learning curve use equal tokens, time and loss become one question:
+every alternative is judged by its days to the loss of data-parallel training, because more tokens
 make up for a higher loss. Terminal, page, notebook and JSON show the sentence and the reasons.
 """
 
@@ -42,11 +42,11 @@ PACES = {
     "seconds_per_gradient": ("gradient that reaches the model", seconds_per_gradient),
 }
 """Measures of a pace: what it is the time of, in words, and its function of a run."""
-ALIKE = 0.01  # share by which estimates may differ that count as equal
+ALIKE = 0.01  # share by which estimates may differ and still count as equal
 HEADLINE = 15  # words
-ENOUGH = 8  # seeds to ask for where one says nothing
-ALONE = "one worker alone"  # a choice in a search; no algorithm
-DATA_PARALLEL = ("ssgd", "ssgd-bucketed")  # programs that others are compared with
+ENOUGH = 8  # seeds to ask for if one says nothing
+ALONE = "one worker alone"  # an alternative in a search, not an algorithm
+DATA_PARALLEL = ("ssgd", "ssgd-bucketed")  # programs that serve as baselines
 EQUAL_LOSS = "days_at_equal_loss"
 Bases = Mapping[str, str | None]
 Row = Mapping[str, Any]
@@ -58,7 +58,7 @@ LIMITS = ("edge", "some-seeds", "free-codec")
 
 
 class Question(NamedTuple):
-    """What is minimised. `measure`: its key; `goal`: in words; `tells`: words for a value."""
+    """The quantity to minimise: its key, its name (`goal`), and words for a value (`tells`)."""
 
     measure: str
     goal: str
@@ -66,7 +66,7 @@ class Question(NamedTuple):
     unit: str = "s"
 
     def words(self, larger: bool) -> str:
-        """Return the words for a value that is larger, or smaller."""
+        """Return the words for a larger or a smaller value."""
         pairs = {"s": ("later", "earlier"), "": ("higher", "lower")}
         if pace := PACES.get(self.measure.replace("-", "_")):
             return f"{'more' if larger else 'less'} per {pace[0]}"
@@ -74,12 +74,12 @@ class Question(NamedTuple):
         return f"{word} at the same loss" if self.measure == EQUAL_LOSS else word
 
     def amount(self, estimate: Estimate) -> dict[str, Any]:
-        """Return a difference of values as JSON has it."""
+        """Return a difference of values for JSON."""
         ends = estimate.interval and [*estimate.interval]
         return {"value": estimate.value, "interval90": ends, "unit": self.unit}
 
     def behind(self, code: str, label: str, gap: Estimate, margin: float) -> "Reason":
-        """Return the reason that `label` is behind the pick by `gap`, or ahead within `margin`."""
+        """Return the reason "`label` is behind the pick by `gap`", or ahead within `margin`."""
         numbers = {"label": label, "gap": self.amount(gap), "more": self.words(True)}
         if gap.value >= 0:
             return Reason(code, numbers)
@@ -89,13 +89,13 @@ class Question(NamedTuple):
         return Reason("ahead", {"label": label, "gap": ahead, "less": less, "margin": margin})
 
     def show(self, estimate: Estimate) -> str:
-        """Return a value with its interval, in the words of the question."""
+        """Format a value with its interval, in the words of the question."""
         value = wording.amount(estimate, self.unit) if self.unit else show_loss(estimate)
         return self.tells.format(value)
 
 
 def show_loss(estimate: Estimate) -> str:
-    """Return a loss with its interval."""
+    """Format a loss with its interval."""
     if estimate.interval is None:
         return format_loss(estimate.value)
     low, high = (number(end) for end in estimate.interval)
@@ -103,7 +103,7 @@ def show_loss(estimate: Estimate) -> str:
 
 
 class Spent(NamedTuple):
-    """What an alternative uses, and by what share its loss is above the baseline's."""
+    """The amounts that an alternative uses, and its loss relative to the baseline's."""
 
     days: Estimate | None = None
     cost: Estimate | None = None
@@ -113,7 +113,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def of(cls, row: Row, above: Estimate | None = None) -> "Spent":
-        """Read what a row of `simulate` or `tune` used in the whole run."""
+        """Read the amounts of a whole run from a row of `simulate` or `tune`."""
         used = row.get("used") or {}
         days, cost = (stated(used[key]) if key in used else None for key in ("days", "cost"))
         last, ends = (row.get("loss") or {}).get("last"), (row.get("interval90") or {}).get("loss")
@@ -121,7 +121,7 @@ class Spent(NamedTuple):
         return cls(days, cost, row.get("currency") or "", above, loss)
 
     def briefly(self) -> list[str]:
-        """Return the days and the cost, without intervals."""
+        """Format the days and the cost, without intervals."""
         days = [human(DAY * self.days.value)] if self.days else []
         return days + ([with_unit(self.cost.value, self.currency)] if self.cost else [])
 
@@ -130,11 +130,12 @@ class Spent(NamedTuple):
 class Verdict:
     """The answer of a study.
 
-    `pick`: what to take, None where nothing can be; `candidates`: all that may be as good, the pick
-    first; `gap`: by how much the `runner_up` is behind; `would_decide`: what would, where it is
-    open; `spent`: by label; `baseline`: the data-parallel alternative that losses are compared
-    with; `basis`: of the loss; `text`: the sentence, where it does not follow from an order;
-    `ruled`: whether the user has said how to choose, so that the best estimate is taken.
+    `pick`: the chosen alternative, None if none can be; `candidates`: all that may be as good, the
+    pick first; `gap`: by how much the `runner_up` is behind; `would_decide`: the reason that tells
+    how to decide an open question; `spent`: amounts by label; `baseline`: the data-parallel
+    alternative for comparing losses; `basis`: the basis of the loss; `text`: the sentence, if it
+    does not follow from an order; `ruled`: whether the user's rule chooses, so that the best
+    estimate is picked.
     """
 
     question: Question
@@ -153,12 +154,12 @@ class Verdict:
 
     @property
     def decided(self) -> bool:
-        """Whether the pick is known to be better than every other, or the user's rule picks it."""
+        """Whether the pick is surely better than every other, or the user's rule picks it."""
         return self.pick is not None and (self.order.decided or self.ruled or bool(self.text))
 
     @property
     def sentence(self) -> str:
-        """The answer: what is decided first, then what is open."""
+        """The answer in words: first what is decided, then what is open."""
         if self.text:
             return self.text
         lead = [str(reason) for reason in self.reasons if reason.code in self._leading]
@@ -199,7 +200,7 @@ class Verdict:
             parts += [value, *(amount for amount in beside if amount not in value)]
         else:
             count = self.order.counts.get(self.pick or "", (0, 0))
-            parts.append(f"{count[0]} of {count[1]} seeds got there")
+            parts.append(f"{count[0]} of {count[1]} seeds reached it")
         return ", ".join(parts)
 
     def _open(self) -> str:
@@ -224,7 +225,7 @@ class Verdict:
 
     @property
     def why(self) -> list[str]:
-        """The reasons in words, as `reasons_in` the document."""
+        """The reasons in words; see `reasons_in`."""
         return reasons_in(self.json())
 
     def json(self) -> dict[str, Any]:
@@ -246,11 +247,11 @@ class Verdict:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The document `pick`: the verdict in the terms of its order.
+        """The document `pick`, which states the order behind the verdict.
 
-        `alternatives`: those of which it is not known at 90 % that the pick is better; `ties`:
-        those known to be within `margin` (a share); `not_separated`: of which neither is known;
-        `seeds_to_decide`: None if unknown or above `order.MOST`.
+        `alternatives`: labels that are not worse than the pick at 90 %; `ties`: those within
+        `margin` (a share) at 90 %; `not_separated`: all others of them; `seeds_to_decide`: None if
+        unknown or above `order.MOST`.
         """
         ranked, label = self.order, self.pick
         value = ranked.estimates.get(label or "")
@@ -277,7 +278,7 @@ class Verdict:
 
 
 class Compared(NamedTuple):
-    """What an order is of: values of each seed by label, and draws of what they may be wrong by."""
+    """The values behind an order: one per seed by label, and draws of their relative errors."""
 
     values: Mapping[str, Sequence[float] | np.ndarray]
     factors: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -290,7 +291,7 @@ class Compared(NamedTuple):
             return None
         gap = intervals.difference(*pairs, heavy=heavy)
         if {other, best} <= factors.keys():
-            with np.errstate(invalid="ignore"):  # of draws in which neither gets there
+            with np.errstate(invalid="ignore"):  # draws in which neither reaches the target
                 moved = pairs[0].mean() * (factors[other] - 1)
                 gap = intervals.widened(
                     gap, gap.value + moved - pairs[1].mean() * (factors[best] - 1)
@@ -320,9 +321,9 @@ def conclude(
     pick: str | None = None,
     **rest: Any,
 ) -> Verdict:
-    """Return the verdict that follows from an order; `pick`: if not its best; `rest`: its fields.
+    """Return an order's verdict; `pick`: if not the order's best; `rest`: more fields.
 
-    The first reasons are those that limit the answer, then the gaps to the next and to
+    The reasons start with limits of the answer, then give the gaps to the next alternative and to
     data-parallel training.
     """
     label, ruled = pick or ranked.best, rest.get("ruled", False)
@@ -351,7 +352,7 @@ def conclude(
 
 
 def _gap(compared: Compared, other: str, label: str, heavy: bool) -> Estimate | None:
-    """Estimate by how much `other` is behind; with other seeds, by what tables have of both."""
+    """Estimate by how much `other` is behind; if seeds differ, from both estimates in tables."""
     if len(compared.values[other]) == len(compared.values[label]):
         return compared.behind(other, label, heavy)
     later, first = (intervals.estimate(compared.values[k], heavy=heavy) for k in (other, label))
@@ -360,17 +361,17 @@ def _gap(compared: Compared, other: str, label: str, heavy: bool) -> Estimate | 
 
 
 def reasons_in(document: Row) -> list[str]:
-    """Return the reasons of a document `verdict` in words, what would decide it first.
+    """Return the reasons of a document `verdict` in words; first what would decide it.
 
-    Those that the sentence says are left out. Next comes what the loss is the loss of, which no
-    reader may miss. Raises InputError for reasons that no verdict gives.
+    Reasons that the sentence contains are left out. Next comes the basis of the loss, which every
+    reader needs. Raises InputError for unknown reasons.
     """
     rows = [document["would_decide"], *document["reasons"]]
     try:
         reasons = [Reason.read(row) for row in rows if row]
         texts = [str(reason) for reason in reasons if reason.code != "wins"]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        what = "verdict.reasons: not as `simulate`, `tune` or `sweep` write them; run it again"
+        what = "verdict.reasons: not written by `simulate`, `tune` or `sweep`; run it again"
         raise InputError(what) from error
     basis = [f"Loss {document['basis']}."] if document["basis"] else []
     first = bool(document["would_decide"]) and len(texts) > 0
@@ -381,10 +382,10 @@ def reasons_in(document: Row) -> list[str]:
 def quickest(
     ranked: Order, losses: Compared, times: Mapping[str, float]
 ) -> tuple[str, list[Reason]]:
-    """Return what to take where losses decide nothing, and the reason: the best by then.
+    """Return the pick if losses decide nothing, and the reason, which names the best by loss.
 
-    Of alternatives whose loss is within the error of the best one's, those count that take at most
-    `MARGIN` longer than the quickest. `times`: of each, or what else is to be small.
+    Considers alternatives whose loss is within the error of the best loss, and which take at most
+    `MARGIN` longer than the quickest. `times`: the time of each, or another amount to minimise.
     """
     near = [ranked.best]
     for label in ranked.open if ranked.model else ():
@@ -399,10 +400,10 @@ def quickest(
 def surest(
     ranked: Order, best: str, simplicity: Callable[[str], Any], unit: str
 ) -> tuple[str, list[Reason]]:
-    """Return the simplest of those that are as good as `best` and as sure, and the reason.
+    """Return the simplest alternative that is as good as `best` and as certain, and the reason.
 
-    As good are those known to be, and those whose estimate is within `ALIKE` of it; as sure those
-    whose interval ends at most the order's margin above the least end.
+    "As good" means equivalent in the order, or an estimate within `ALIKE` of the best. "As certain"
+    means that the interval's upper end exceeds the least one by at most the order's margin.
     """
     estimates, equals = ranked.estimates, [best]
     equals += [k for k in ranked.equivalent if k != best and best == ranked.best]
@@ -423,9 +424,9 @@ def surest(
 def at_equal_loss(
     times: Sequence[float], losses: Sequence[float], base: Sequence[float], worth: float
 ) -> list[float]:
-    """Return the times (seconds) after which each loss would be the mean of `base`.
+    """Return the times (seconds) after which each loss would equal the mean of `base`.
 
-    `worth`: the share of the loss that `MARGIN` of the tokens is worth.
+    `worth`: the relative change of the loss for `MARGIN` of the tokens.
     """
     power, goal = exponent(worth), float(np.mean(base))
     return [
@@ -435,12 +436,12 @@ def at_equal_loss(
 
 
 def exponent(worth: float) -> float:
-    """Return the power of the loss to which tokens grow, by what `MARGIN` of them is worth."""
+    """Return the exponent by which tokens grow with the loss, from the worth of `MARGIN` tokens."""
     return math.log1p(MARGIN) / math.log1p(worth)
 
 
 def would_decide(ranked: Order, seeds: int, terms: "Known") -> Reason | None:
-    """Return what would decide between the best and those that may be as good; None: nothing."""
+    """Return what would decide between the best and equally good others; None: nothing."""
     if seeds == 1 and not terms.exact:
         return Reason("one-seed", {"seeds": ENOUGH})
     if not ranked.open:
@@ -456,13 +457,13 @@ def would_decide(ranked: Order, seeds: int, terms: "Known") -> Reason | None:
 
 
 class Known(NamedTuple):
-    """What is known of runs beside their scores.
+    """Properties of runs beside their scores.
 
-    `heavy`: times have no finite variance, or vary too much over seeds; `exact`: nothing is
-    random, so that one seed tells all; `bases`: what the loss is the loss of, by label; `models`:
-    errors of losses and times, which add to what seeds leave open; `rows`: summaries by label, as
-    `simulate --json` has them; `names`: programs by label; `equal_tokens`: runs of a learning curve
-    end after as many tokens; `of_loss`: losses have errors, not times alone.
+    `heavy`: times have no finite variance, or vary too much over seeds; `exact`: nothing is random,
+    so one seed is enough; `bases`: the bases of losses by label; `models`: errors of losses and
+    times, which add to the spread over seeds; `rows`: summaries by label, as in `simulate --json`;
+    `names`: programs by label; `equal_tokens`: runs of a learning curve end after equal tokens;
+    `of_loss`: losses have errors, not only times.
     """
 
     heavy: bool = False
@@ -479,14 +480,14 @@ NOTHING_KNOWN = Known()
 
 
 def of_runs(groups: Groups, target: float | None, known: Known = NOTHING_KNOWN) -> Verdict:
-    """Say which algorithm to use, and whether it is known to be the best.
+    """Return which algorithm to use, and whether it is surely the best.
 
-    With a target: the lowest mean time (median where `known.heavy`) to it among the algorithms that
+    With a target, it is the lowest mean time (median if `known.heavy`) among algorithms that
     reached it with every seed, else the one that reached it most often. Otherwise, after equal
-    tokens, the fewest days at equal loss; else the lowest mean loss at the end of the shortest run;
-    without a loss, the fewest seconds per step, or, where clients are sampled, per gradient that
-    reaches the model. Algorithms that stall with some seed are out, and so are bounds, whose
-    workers never meet.
+    tokens, it is the fewest days at equal loss, else the lowest mean loss at the end of the
+    shortest run. Without a loss, it is the fewest seconds per step or, with sampled clients, per
+    gradient that reaches the model. Algorithms that stall with some seed are excluded, and so are
+    bounds, whose workers never meet.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
@@ -509,7 +510,7 @@ def of_runs(groups: Groups, target: float | None, known: Known = NOTHING_KNOWN) 
 
 
 class _Case(NamedTuple):
-    """Runs by label that a verdict is about, with what is known and the reasons so far."""
+    """The runs that a verdict is about, by label, with their properties and the reasons so far."""
 
     groups: Groups
     known: Known
@@ -547,7 +548,7 @@ class _Case(NamedTuple):
         return self.conclude(question, ranked, Compared(losses, factors), spent=spent)
 
     def equal_loss(self) -> Verdict:
-        """Answer by the days to the loss of the baseline, where all runs use as many tokens."""
+        """Answer by the days to the baseline's loss, if all runs use equal tokens."""
         groups, known = self.groups, self.known
         losses = {k: [run.curve["loss"][-1] for run in runs] for k, runs in groups.items()}
         factors = {k: model.of_loss(groups[k], math.inf) for k, model in known.models.items()}
@@ -575,7 +576,7 @@ class _Case(NamedTuple):
         )
 
     def quickest(self) -> Verdict:
-        """Answer by the time of a step, or of a gradient where clients are sampled."""
+        """Answer by the time of a step or, with sampled clients, of a gradient."""
         groups, models = self.groups, self.known.models.items()
         sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
         measure = "seconds_per_gradient" if sampled else "seconds_per_step"
@@ -589,7 +590,7 @@ class _Case(NamedTuple):
         return silent.stated(question, ranked, Compared(paces, factors))
 
     def stated(self, question: Question, ranked: Order, compared: Compared) -> Verdict:
-        """Return the verdict with the interval that the tables state of the pick's time."""
+        """Return the verdict with the interval of the pick's time that the tables state."""
         ends = self.known.models.get(ranked.best, NO_ERRORS).stated.get(question.measure)
         ranked = ranked.stating(ranked.best, ends)
         row = self.known.rows.get(ranked.best, {})
@@ -614,14 +615,14 @@ def of_equal_loss(base: str) -> Question:
 
 
 def baseline(losses: Mapping[str, Sequence[float]], names: Mapping[str, str]) -> str:
-    """Return what losses are compared with: data-parallel training, else the lowest loss."""
+    """Return the baseline of losses: data-parallel training, else the lowest loss."""
     means = {k: float(np.mean(v)) for k, v in losses.items()}
     plain = (k for k, loss in means.items() if names.get(k) in DATA_PARALLEL and loss < math.inf)
     return next(plain, None) or min(means, key=lambda k: means[k])
 
 
 def of_points(picks: Sequence[Row], words: str, measure: str) -> Verdict:
-    """Return the verdict on a sweep, from the `picks` of its points: what is best, and where."""
+    """Return the verdict on a sweep from the `picks` of its points: what is best, and where."""
     labels = Counter(pick["label"] for pick in picks if pick["label"])
     wins = Counter(pick["label"] for pick in picks if pick["label"] and pick["decided"])
     ranked = sorted(labels, key=lambda label: (-wins[label], -labels[label]))
@@ -642,7 +643,7 @@ def of_points(picks: Sequence[Row], words: str, measure: str) -> Verdict:
 
 
 def scored(groups: Groups, measure: str, target: float | None = None) -> dict[str, list[float]]:
-    """Return a `measure` of each run, by label; smaller is better. See `of_runs`."""
+    """Return a `measure` of every run by label; smaller is better. See `of_runs`."""
     if target is not None and measure in ("time_to_target", "reached"):
         return {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
     end = _end(groups)
@@ -656,7 +657,7 @@ def _end(groups: Mapping[str, Sequence[Run]]) -> float:
 
 
 def mark(pick: str | None, candidates: Sequence[str], row: Row) -> str:
-    """Say in a word what a row of a search is to its verdict."""
+    """Return one word for a row's place in the verdict of a search."""
     if row["label"] == pick:
         return "pick"
     if row["label"] in candidates:
@@ -665,9 +666,9 @@ def mark(pick: str | None, candidates: Sequence[str], row: Row) -> str:
 
 
 def to_run(document: Row, label: str | None, where: str) -> str | None:
-    """Return which of a document's algorithms to run: `label`, else its pick; None: it has none.
+    """Return the algorithm of a document to run: `label`, else its pick; None without one.
 
-    Raises InputError where one worker alone is the answer.
+    Raises InputError if the answer is to train on one worker.
     """
     pick: str | None = label or document["pick"]["label"]
     if pick == ALONE:

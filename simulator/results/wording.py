@@ -1,6 +1,6 @@
-"""Estimates over seeds in words: the value, what is estimated, and its interval in one unit.
+"""Format estimates over seeds: value, kind of estimate, and interval in one unit.
 
-And reasons: of a verdict, and of the time that runs take.
+It also words reasons, of a verdict and of the time that runs take.
 """
 
 import math
@@ -22,13 +22,13 @@ SENTENCES = tomllib.loads(untrusted.text(Path(__file__).with_name("reasons.toml"
 
 
 def _gap(numbers: Mapping[str, Any]) -> str:
-    """Return an amount as JSON has it, in words."""
+    """Format an amount of a JSON document."""
     gap = {"mean": numbers["value"], "interval": numbers.get("interval90")}
     return difference(stated(gap), numbers["unit"])
 
 
 def all_of(labels: Sequence[str]) -> str:
-    """Return "a, b and c", or the first few and how many others."""
+    """Return "a, b and c", or the first few and the number of others."""
     if len(labels) > NAMED + 1:
         labels = [*labels[:NAMED], f"{len(labels) - NAMED} others"]
     first = ", ".join(labels[:-1])
@@ -45,7 +45,7 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class Reason(NamedTuple):
-    """A reason for an answer, or to doubt it: its code in `SENTENCES`, and its numbers."""
+    """A reason for or against an answer: its code in `SENTENCES`, and its numbers."""
 
     code: str
     numbers: Mapping[str, Any] = MappingProxyType({})
@@ -64,14 +64,14 @@ class Reason(NamedTuple):
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "Reason":
-        """Return the reason that a document has."""
+        """Read a reason from a document."""
         return cls(row["code"], {key: value for key, value in row.items() if key != "code"})
 
 
 def amount(estimate: Estimate, unit: str) -> str:
     """Format a value with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
     value, ends = with_unit(estimate.value, unit), {with_unit(end, unit) for end in estimate.span}
-    if ends == {value}:  # such as a price of a fixed time
+    if ends == {value}:  # such as the price of a fixed time
         return value
     return f"{value} ({kind(estimate)}: {format_interval(estimate, unit)})"
 
@@ -79,7 +79,7 @@ def amount(estimate: Estimate, unit: str) -> str:
 def above(share: float, interval: Sequence[float] | None) -> str:
     """Format a relative difference in per cent: "+0.35% (-0.06 to +0.74)".
 
-    A gain within the error is none: "no higher (-0.41 to +0.25)".
+    A gain within the error counts as none: "no higher (-0.41 to +0.25)".
     """
     ends = " to ".join(f"{100 * end:+z.2f}" for end in interval or ())
     gain = bool(interval) and share < 0 < max(interval or (0.0,))
@@ -93,7 +93,7 @@ def above_reference(row: Mapping[str, Any]) -> str:
 
 
 def at_equal_loss(row: Mapping[str, Any]) -> str:
-    """Format the days of a configuration to the loss of data-parallel training."""
+    """Format a configuration's days to the loss of data-parallel training."""
     days = row.get("at_equal_loss")
     return cell(stated(days, "value"), "") if days else "-"
 
@@ -110,7 +110,7 @@ def format_interval(estimate: Estimate, unit: str) -> str:
 
 
 def span(interval: Sequence[float | None]) -> tuple[float, float]:
-    """Return the ends of an interval as JSON has it, where an infinite one is None."""
+    """Return the ends of an interval in JSON, where None stands for infinity."""
     low, high = (math.inf if end is None else end for end in interval)
     return low, high
 
@@ -130,7 +130,7 @@ def usual(estimates: Iterable[Estimate]) -> str:
 def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
     """Format an estimate for a column: "13.1 s (12.0–14.2)".
 
-    An interval of another kind says which.
+    The cell names the kind of interval if that differs from `usual`.
     """
     if not math.isfinite(estimate.value):
         return "-"
@@ -159,7 +159,7 @@ def within(value: float, interval: Sequence[float | None] | None) -> str:
 
 
 def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
-    """Format an interval for a column, with its kind if that is another."""
+    """Format an interval for a column, with its kind if that differs from the usual."""
     ends = format_interval(estimate, unit)
     return f"{ends} ({kind(estimate)})" if estimate.interval and kind(estimate) != column else ends
 

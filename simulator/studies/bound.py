@@ -1,4 +1,4 @@
-"""The figure of `paceline theory`: Theorem 2's bound by time and by period, and runs over it."""
+"""Draw the figure of `paceline theory`: Theorem 2's bound by time and by period."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ from ..results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
 from ..results.statistics import Groups, human, time_unit
 from ..scenario.scenario import Scenario
 
-POINTS = 60  # of a curve, about
+POINTS = 60  # points of a curve, about
 BEGINS = 100  # curves against time begin at the last time over this
-LINES = 4  # periods drawn against time, at most
+LINES = 4  # most periods drawn against time
 STAR = Look(style.GREY, symbol="star")
 MARKS: Mapping[str, Any] = {"joined": False, "marks": "all"}
 CURVE: Mapping[str, Any] = {"marks": "none"}
@@ -36,8 +36,8 @@ def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
 def chart(scenario: Scenario, runs: Groups) -> Chart | None:
     """Chart the bound against time for several periods, and against the period.
 
-    Stars mark the best period at each of `theory.durations`, else at the end of `[run]`. `runs` by
-    label, which have the bound as their loss, are dotted.
+    Stars mark the best period at every one of `theory.durations`, else at the end of `[run]`.
+    `runs`, by label, whose loss is the bound, are dotted.
     """
     bound, last = theory.bound_of(scenario), scenario.run.duration
     durations = sorted(scenario.theory.durations or ([last] if last else []))
@@ -60,7 +60,7 @@ def chart(scenario: Scenario, runs: Groups) -> Chart | None:
 
 
 def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) -> Panel:
-    """Draw the bound of each period against time, with the runs and the best periods."""
+    """Draw every period's bound against time, with the runs and the best periods."""
     end = max([*best, *(run.duration for same in runs.values() for run in same)])
     size, unit = time_unit(end)
     times = np.geomspace(end / BEGINS, end, POINTS)
@@ -80,7 +80,7 @@ def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) ->
 
 
 def _by_period(value: Bounds, taus: Sequence[int], best: Best) -> Panel:
-    """Draw the bound at each time against the period, with the best periods."""
+    """Draw the bound against the period at several times, with the best periods."""
     lines = [
         Line(f"after {human(x)}", taus, [value(x, tau) for tau in taus], Look.at(at), **CURVE)
         for at, x in enumerate([*best][-LINES:])

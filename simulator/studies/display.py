@@ -1,4 +1,4 @@
-"""`Display`, the base of every result: a sentence, a table of rows, a figure, and its fields."""
+"""`Display`, the base of every result, which shows a sentence, a table and a figure."""
 
 import base64
 import html
@@ -15,7 +15,7 @@ from ..results.figures import drawing, interactive, style
 from ..results.figures.chart import Chart, without_bands
 from ..results.figures.style import Axes
 
-if TYPE_CHECKING:  # extras, and plotly is slow to import
+if TYPE_CHECKING:  # optional packages; plotly is slow to import
     import pandas as pd
     import plotly.graph_objects as go
 
@@ -24,7 +24,7 @@ LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the f
 UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space before it
 SHOWN = 50  # rows of a table in a notebook
 BACKENDS = ("matplotlib", "plotly")
-STYLE = (  # in place, as a notebook may be sent without any style of its own
+STYLE = (  # inline, because a notebook may be sent without any style sheet
     "overflow-x:auto;max-width:100%",
     "border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums",
     "padding:3px 10px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid #8886",
@@ -38,12 +38,12 @@ class Display:
     verdict: Any
 
     def records(self) -> list[dict[str, Any]]:
-        """Return flat rows, those of a data frame."""
+        """Return the rows of a data frame, without nested values."""
         raise NotImplementedError
 
     @property
     def _head(self) -> str:
-        """Size of the result, in a few words."""
+        """The size of the result, in a few words."""
         raise NotImplementedError
 
     @property
@@ -65,7 +65,7 @@ class Display:
         return "\n".join([f"<{type(self).__name__}: {self._head}>", *lines])
 
     def _repr_html_(self) -> str:
-        """Return the answer, the table and the figure for a notebook, without any other file."""
+        """Return the answer, the table and the figure as HTML for a notebook."""
         rows = self._table()
         around, table, cell, picture = STYLE
         heads = "".join(f'<th scope="col" style="{cell}">{_safe(head)}</th>' for head in rows[0])
@@ -107,8 +107,7 @@ class Display:
         Returns:
             The (first) matplotlib Axes, or a plotly Figure.
 
-        Raises:
-            InputError: for another backend, or where there is nothing to draw.
+        Raises: InputError: if the backend is unknown, or there is nothing to draw.
         """
         if backend not in BACKENDS:
             raise InputError(f"backend {backend!r}: unknown; choose one of: {', '.join(BACKENDS)}")
@@ -146,23 +145,23 @@ def extra(name: str, of: str | None = None) -> Any:
 
 
 def text(value: Any) -> str:
-    """Return a value as a scenario has it, a text without quotes."""
+    """Return a value as a scenario states it, without a text's quotes."""
     return value if isinstance(value, str) else messages.toml(value)
 
 
 def shown_columns(
     rows: Sequence[Row], values: Mapping[str, Callable[[Row], Any]], where: str = PAGE
 ) -> list[ResultColumn]:
-    """Return the result columns that tables `where` show of these rows: all with a value.
+    """Return the result columns with a value in these rows, which tables `where` show.
 
-    `values`: functions of a row by the key of a column.
+    `values`: functions of a row, by column key.
     """
     shown = (column for column in RESULT_COLUMNS if where in column.shown_in)
     return [one for one in shown if any(values[one.key](row) is not None for row in rows)]
 
 
 def without_tables(row: Row) -> dict[str, Any]:
-    """Return a flat row: "behind": {"value": 1} becomes "behind.value": 1.
+    """Return a row without nested values: "behind": {"value": 1} becomes "behind.value": 1.
 
     An interval becomes "behind.ci95.low" and "behind.ci95.high".
     """
@@ -179,6 +178,6 @@ def without_tables(row: Row) -> dict[str, Any]:
 
 
 def even(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Give all rows the same columns, as programs differ in their parameters."""
+    """Give all rows the same columns, because programs have different parameters."""
     columns = dict.fromkeys(key for row in rows for key in row)
     return [{**dict.fromkeys(columns), **row} for row in rows]

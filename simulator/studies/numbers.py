@@ -1,4 +1,4 @@
-"""Numbers of `simulate --json`, quantities, and ranges of keys, as users write them."""
+"""Parse numbers of `simulate --json`, quantities, and ranges of keys."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(
 class Number:
     """A number of `simulate --json`, by its `path` in a row of `algorithms`.
 
-    `only`: the algorithm that its text names, by index or label; None: every one. Errors about the
-    number begin with `where`.
+    `only`: the algorithm that its text names, by index or label; None: all. Errors about the number
+    begin with `where`.
     """
 
     path: str
@@ -77,7 +77,7 @@ class Number:
             here = here[part]
         if not _is_number(here):
             within = ", ".join(f"{self.path}.{key}" for key in here) if here else "another"
-            raise InputError(f"{self.where}: {self.path} is no number; name one: {within}")
+            raise InputError(f"{self.where}: {self.path} is not a number; name one: {within}")
         return here
 
 
@@ -161,7 +161,7 @@ def read_range(ends: Sequence[str], where: str, remedy: str, around: float = 1.0
                 high *= units.to_si(f"1 {other}", dimension) / units.to_si(f"1 {name}", dimension)
                 break
         else:
-            raise InputError(f"{where}: its ends are not of one kind; {remedy}")
+            raise InputError(f"{where}: its ends have different kinds; {remedy}")
     whole = not name and all(re.fullmatch(r"[+-]?\d[\d_]*", part[1]) for part in parts)
     low, high = max(low / around, 1.0 if whole and around > 1 else -inf), high * around
     if not low < high or not isfinite(high - low):

@@ -1,10 +1,10 @@
-"""`paceline solve`: the value of a key from which, or up to which, a number meets a condition.
+"""`paceline solve`: find the value of a key at which a number begins to meet a condition.
 
-The range is first tried at a few values, a constant ratio apart. Where the condition begins or ends
-once there, Brent's method finds where. Where it does so more often, or a number that both rises and
-falls meets it at all values or none, no single value answers, and none is given. The number's own
-interval, at the same seeds, is followed in the same way: where its ends meet the condition are the
-ends of the answer's interval.
+First a few values of the range are tried, a constant ratio apart. If the condition begins or ends
+once between them, Brent's method finds the value. If it does so more often, or if a number that
+both rises and falls meets it at all values or none, no single value is the answer, and none is
+given. The ends of the number's interval, at the same seeds, are solved in the same way, and give
+the answer's interval.
 """
 
 import re
@@ -35,10 +35,10 @@ from .numbers import Number, Range, quantity, read_range, unit
 from .result import Result
 from .simulate import run_on
 
-TRIED = 7  # values of the range that are tried first
-AROUND = 1000.0  # factor below and above the scenario's own value
-CLOSE = 1.005  # ratio of two values that are not told apart
-STEPS = 5  # simulations that a root takes, about
+TRIED = 7  # values of the range to try first
+AROUND = 1000.0  # factor below and above the scenario's value
+CLOSE = 1.005  # ratio of two values that count as equal
+STEPS = 5  # about how many simulations a root takes
 Reading = tuple[float, float, float, float]
 """A number, the ends of its interval, and their level; nan where it has no value."""
 _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
@@ -46,7 +46,7 @@ _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
 
 @dataclass(frozen=True)
 class Condition:
-    """A number that must be at least (or at `most`) a `bound` in SI units, shown in a `unit`."""
+    """A number that must be at least (or at `most`) a `bound`, in SI units; shown in `unit`."""
 
     text: str
     number: Number
@@ -68,15 +68,16 @@ class Condition:
         return cls(text.strip(), parsed, sign == "<=", quantity(bound, where), shown)
 
     def show(self, number: float) -> str:
-        """Write a number in the unit of the bound."""
+        """Format a number in the unit of the bound."""
         size = quantity(f"1 {self.unit}", self.unit) if self.unit else 1.0
         return f"{statistics.number(number / size)} {self.unit}".rstrip()
 
     def beyond(self, number: float) -> float:
-        """Return by how much a number meets the condition; negative if it does not.
+        """Return by how much a number meets the condition; negative if it fails.
 
-        A logarithm of their ratio if both are positive, so that times and rates are nearly straight
-        lines of the logarithm of what is varied. A loss never reached, nan, does not meet it.
+        It is the logarithm of the ratio to the bound if both are positive, so that times and rates
+        are nearly linear in the logarithm of the varied key. A loss that is never reached, nan,
+        fails.
         """
         if not isfinite(number):
             met = number <= self.bound if self.most else number >= self.bound
@@ -86,7 +87,7 @@ class Condition:
 
 
 def key_range(table: Mapping[str, Any], key: str, between: str | None) -> Range:
-    """Return the range of a key, from "LOW,HIGH" or else around the scenario's own value.
+    """Return the range of a key, from "LOW,HIGH" or else around the scenario's value.
 
     Raises InputError.
     """
@@ -113,12 +114,12 @@ def key_range(table: Mapping[str, Any], key: str, between: str | None) -> Range:
 class Solution:
     """The solution for one algorithm.
 
-    `holds`: "from" or "up to" the `value`, or "always" or "never" within the range, without one;
-    `interval`: where the interval of the number, `number` at the value, begins and ends to meet
-    the condition, an end beyond the range being None; None without a value, and where one seed
-    leaves the interval unknown; `level`: the probability that it holds the number; `depends`: False
-    where the number is the same at all values tried. Where it holds never, `nearest` is the value
-    tried at which `number` is closest to the bound.
+    `holds`: "from" or "up to" the `value`; without a value "always" or "never" within the range.
+    `number`: the number at the value. `interval`: the values at which the ends of the number's
+    interval meet the condition, None for an end beyond the range; None without a value, or if one
+    seed leaves the interval unknown. `level`: the probability of that interval. `depends`: False if
+    the number is the same at all tried values. If it never holds, `nearest` is the tried value at
+    which `number` is closest to the bound.
     """
 
     label: str
@@ -133,9 +134,9 @@ class Solution:
 
 @dataclass(frozen=True, repr=False)
 class SolveResult(Display):
-    """The solutions of a condition, one for each algorithm; `scale` has the unit of their values.
+    """The solutions of a condition, one per algorithm; `scale` has the unit of their values.
 
-    `evaluations`: simulations of one algorithm that the answers took.
+    `evaluations`: how many simulations of one algorithm the answers took.
     """
 
     scenario: Scenario
@@ -147,7 +148,7 @@ class SolveResult(Display):
 
     @property
     def sentences(self) -> list[str]:
-        """A sentence for each algorithm."""
+        """One sentence per algorithm."""
         return [f"{one.label}: {self._answer(one)}." for one in self.solutions]
 
     def _answer(self, solution: Solution) -> str:
@@ -173,7 +174,7 @@ class SolveResult(Display):
         return self.scale.text(value) if self.scale.whole else statistics.number(value)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat row for each algorithm: its value, and the ends of its interval."""
+        """Return a flat row per algorithm: its value, and the ends of its interval."""
         about = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
         rows = (asdict(one) for one in self.solutions)
         return [
@@ -193,7 +194,7 @@ class SolveResult(Display):
         return [{"algorithm": one.label, self.key: self._answer(one)} for one in self.solutions]
 
     def _chart(self) -> Chart | None:
-        """Chart the values for which the condition holds, a bar for each algorithm."""
+        """Chart the values for which the condition holds, as one bar per algorithm."""
         low, high = self.scale.low, self.scale.high
         lines = list[Line]()
         for index, solution in enumerate(self.solutions):
@@ -239,18 +240,18 @@ def solve(  # noqa: PLR0913 - the options of the command
     progress: Progress | None = None,
     force: bool = False,
 ) -> SolveResult:
-    """Find from which, or up to which, value of the key `vary` a number meets a condition.
+    """Find the value of the key `vary` from which, or up to which, a number meets a condition.
 
-    `condition`: "NUMBER >= VALUE" or "NUMBER <= VALUE", the number one of `simulate --json`, by its
-    path or a short name; `between`: "LOW,HIGH", by default a thousandth to a thousand times the
-    scenario's own value. The other options are `simulate`'s; with `out`, finished runs are kept
-    there until all are. Raises InputError, also where the number both rises and falls with the
-    key, so that no single value answers.
+    `condition`: "NUMBER >= VALUE" or "NUMBER <= VALUE" for a number of `simulate --json`, by its
+    path or a short name. `between`: "LOW,HIGH", by default a thousandth to a thousand times the
+    scenario's value. The other options are those of `simulate`; with `out`, finished runs are
+    stored there until all are finished. Raises InputError, also if the number both rises and falls
+    with the key, so that no single value is the answer.
     """
     base = loaded(scenario, programs)
     wanted, values = Condition.parsed(condition), key_range(base.table, vary, between)
     indices = wanted.number.chosen(base)
-    count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
+    count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and two ends near it
     how = {"seeds": seeds, "seed": seed, "engine": engine}
     asked = settings("solve", base, vary=vary, condition=condition, between=between, **how)
     execution = Execution(engine, jobs, dask)
@@ -307,7 +308,7 @@ def _reading(result: Result, number: Number) -> Reading:
 
 
 def alone(result: Result) -> list[Result]:
-    """Return a result for each seed of a result."""
+    """Split a result into one result per seed."""
     by_seed = {seed: [run for run in result.runs if run.seed == seed] for seed in result.seeds}
     return [
         replace(result, seeds=[seed], runs=runs, replicates=[]) for seed, runs in by_seed.items()
@@ -316,7 +317,7 @@ def alone(result: Result) -> list[Result]:
 
 @dataclass
 class _Search:
-    """The search for one algorithm; `read` simulates it at a value."""
+    """The search for one algorithm, which `read` simulates at a value."""
 
     label: str
     key: str
@@ -347,7 +348,7 @@ class _Search:
             return Solution(self.label, "never", number=number, depends=depends, nearest=near)
         better, worse = (1, 2) if self.condition.most else (2, 1)
         low, high = (worse, better) if from_low else (better, worse)
-        # Each edge is found to a tolerance, so that one may come to lie beyond the value.
+        # Edges have a tolerance, so that one may lie beyond the value.
         start, end = self._edge(low), self._edge(high)
         start, end = start and min(start, value), end and max(end, value)
         number, *_, level = self.readings[value]
@@ -379,7 +380,7 @@ class _Search:
     def _demand_one_edge(self, beyond: Mapping[float, float]) -> None:
         """Raise InputError if the condition begins or ends more than once in the range."""
         readings = [*self.readings.items()]
-        moves = {  # beyond their intervals
+        moves = {  # differences beyond their intervals
             (after[1] > before[2]) - (after[2] < before[1])
             for (_, before), (_, after) in pairwise(readings)
         }
@@ -389,7 +390,7 @@ class _Search:
         advice = "narrow the range with --between, or see it whole by `paceline sweep`"
         if max(beyond.values()) < 0:
             near = max(beyond, key=lambda x: beyond[x])
-            advice = f"none of these meets it, the nearest at {self.values.text(near)}"
+            advice = f"none of these meets it; the nearest is at {self.values.text(near)}"
         listed = ", ".join(
             f"{statistics.number(reading[0])} at {self.values.text(x)}" for x, reading in readings
         )

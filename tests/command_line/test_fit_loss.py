@@ -87,7 +87,7 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
     (tmp_path / "loss.toml").write_text("mine")
     assert run(["fit-loss", base, "--tokens", "512", "-o", "loss.toml"]) == 2
     assert (tmp_path / "loss.toml").read_text() == "mine"
-    assert "holds something else" in capsys.readouterr().err
+    assert "has other contents" in capsys.readouterr().err
     assert not (tmp_path / "loss.csv").exists()
     assert run(["fit-loss", base, "--tokens", "512", "-o", "loss.toml", "--overwrite"]) == 0
     assert (tmp_path / "loss.toml").read_text() != "mine"

@@ -461,7 +461,7 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
     shares = [row["to_reference"] for row in result.rows(result.ranked)]
     assert [share and share["label"] for share in shares].count("ssgd") == 3
     assert all(share["value"] > 0 for share in shares if share)
-    assert any(note.startswith("what losses rest on: ") for note in result.notes)
+    assert any(note.startswith("basis of losses: ") for note in result.notes)
     assert {row["basis"] for row in result.rows(result.ranked)} <= {"published", "extrapolated"}
 
 

@@ -227,7 +227,7 @@ def test_beyond_what_was_measured():
     assert simulate(quiet).notes == []
     loud = scenario({"name": "ssgd"}, workers=4, compute="90 ms", calibration=calibration)
     (note,) = simulate(loud).notes
-    assert "out of the calibrated range" in note
+    assert "outside the calibrated range" in note
     assert "4 workers, measured at 2 workers to 3 workers" in note
     assert "steps of 0.09 s" in note
 

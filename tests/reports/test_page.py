@@ -591,7 +591,7 @@ def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, m
         return found
 
     monkeypatch.setattr(store, "free_file", late)
-    with pytest.raises(InputError, match="holds something else"):
+    with pytest.raises(InputError, match="has other contents"):
         report([run], out)
     assert out.read_text() == "another's"
 

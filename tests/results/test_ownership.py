@@ -129,7 +129,7 @@ def test_the_users_own_files_stay(bare, capsys):
     for more in ((), ("--overwrite",), ("--seeds", 1, "--overwrite")):
         status, _, err = run(capsys, "simulate", "test.toml", "--out", "out", *more)
         assert status == 2
-        assert "its tau.png is not of this run" in err
+        assert "its tau.png does not belong to this run" in err
     Path("out/tau.png").unlink()
     assert run(capsys, "simulate", "test.toml", "--out", "out", "--seeds", 1, "--overwrite")[0] == 0
     assert Path("out/notes.txt").read_text() == "mine"

@@ -68,7 +68,7 @@ def test_programs_that_were_not_fitted_have_their_family_s_error():
         assert half(actual[label]) == pytest.approx(eight * error), label
     assert actual["ssgd"]["interval90_basis"] == FITTED
     assert (
-        "learnt from 9 programs that no run was fitted to (a matrix)"
+        "learnt from 9 programs without fitted runs (a matrix)"
         in (actual["asgd"]["interval90_basis"])
     )
     assert "the family with the largest errors" in actual["d-psgd"]["interval90_basis"]

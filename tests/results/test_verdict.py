@@ -160,7 +160,7 @@ def test_else_the_most_often_then_the_median():
     choice = pick(groups, 0.5)
     assert (choice["label"], choice["measure"], choice["value"]) == ("soon", "reached", 2)
     assert not choice["decided"]
-    assert "soon: 2 of 3 seeds got there; undecided: once and late." in choice["sentence"]
+    assert "soon: 2 of 3 seeds reached it; undecided: once and late." in choice["sentence"]
     alone = pick(groups_reaching(once=[1.0, never]), 0.5)
     assert not alone["decided"]
     assert alone["verdict"].candidates == ["once"]
@@ -210,7 +210,7 @@ def test_what_stands_still_is_left_out():
         assert Reason("stalled", {"labels": ["stuck"]}) in choice["verdict"].reasons
     none = pick({"stuck": stuck}, None)
     assert (none["label"], none["ties"]) == (None, [])
-    assert none["sentence"] == "Nothing to pick. Out, as standing still for good: stuck."
+    assert none["sentence"] == "Nothing to pick. Excluded because they stall for good: stuck."
     assert summary(stuck)["stall"] == "worker 0 waits for worker 1"
 
 

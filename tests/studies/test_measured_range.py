@@ -28,4 +28,4 @@ def test_the_command_line_warns_too(tmp_path, monkeypatch, capsys):
     (tmp_path / "test.toml").write_text(SCENARIO + measured)
     short = ["--set", "run.steps=20", "--figure", "svg"]
     assert paceline.command_line.run(["simulate", "test.toml", *short]) == 0
-    assert "out of the calibrated range: 4 workers" in capsys.readouterr().err
+    assert "outside the calibrated range: 4 workers" in capsys.readouterr().err

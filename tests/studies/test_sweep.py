@@ -240,7 +240,7 @@ def test_the_document_is_strict_and_the_files_agree_with_it(folder, capsys):
     for text, row in zip(rows, document["rows"], strict=True):
         for key, value in row.items():
             assert text[key] == "" if value is None else type(value)(text[key]) == value
-    assert None in [row["time_to_target_s"] for row in document["rows"]]  # not all seeds got there
+    assert None in [row["time_to_target_s"] for row in document["rows"]]  # not all seeds reached it
     written = json.loads(Path("runs/test-sweep/sweep.json").read_text())
     assert written["scenario"]["table"]["run"]["target_loss"] == 0.001
     assert written["points"][1] == {"algorithm.local-sgd.tau": 1, "network.latency": "20 ms"}

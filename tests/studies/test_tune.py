@@ -294,8 +294,8 @@ def test_steps_that_end_runs_before_the_target_are_said():
         found(world(space, run={"duration": None, "steps": steps, "seeds": 2})).notes
         for steps in (40, 10_000)
     )
-    assert any("had done run.steps = 40 before loss 0.2" in note for note in few)
-    assert not any("had done run.steps" in note for note in ample)
+    assert any("ended at run.steps = 40 before loss 0.2" in note for note in few)
+    assert not any("ended at run.steps" in note for note in ample)
 
 
 def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
@@ -730,7 +730,7 @@ def test_another_torch_is_another_search(tmp_path, monkeypatch):
     assert (first.resumed, again.resumed) == (0, again.runs)
     versions = store.versions()
     monkeypatch.setattr(store, "versions", lambda *others: versions | dict.fromkeys(others, "0"))
-    with pytest.raises(InputError, match=r"versions.torch: .* replace that by --overwrite"):
+    with pytest.raises(InputError, match=r"versions.torch: .* replace them with --overwrite"):
         found(table, out=tmp_path)
     assert found(table, out=tmp_path, overwrite=True).resumed == 0
 

@@ -21,7 +21,7 @@ DECADE = 10  # ratio of the largest to the smallest value, above which an axis i
 
 
 class Look(NamedTuple):
-    """The look of a line; `hollow` symbols mark measured values beside a prediction."""
+    """The look of a line; `hollow`: symbols mark measured values beside a prediction."""
 
     colour: str
     dash: str = "solid"
@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. `ticks`: texts by place; `names`: categories, at the places 0, 1 and so on."""
+    """One axis. `ticks`: texts by position; `names`: categories at positions 0, 1, ..."""
 
     title: str = ""
     limits: tuple[float, float] | None = None
@@ -52,9 +52,9 @@ class Line:
     """A line, its band, and its marks.
 
     `band`: the ends of a band around the line, in y. `x_bars`, `y_bars`: intervals of marks.
-    `marks` "few": apart on a long line, "all": at every point, "none". `named`: the legend has it.
-    `steps`: values are constant until the next point. `labels`: texts beside the points, `texts`:
-    what a page says of each. Lines of one `key` are hidden together.
+    `marks`: "few" (spaced on a long line), "all" (at every point) or "none". `named`: whether the
+    legend shows the line. `steps`: values are constant until the next point. `labels`: texts beside
+    the points; `texts`: their descriptions on a page. A page hides lines of one `key` together.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Line:
 class Bars:
     """One part of each row's bar: rows are the names of the y axis.
 
-    `labels`: texts inside; `texts`: what a page says of each bar.
+    `labels`: texts inside the bars; `texts`: their descriptions on a page.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels beneath each other, a title and a caption."""
+    """A column of panels with a title and a caption."""
 
     title: str
     caption: str
@@ -115,7 +115,7 @@ class Chart:
 
 
 def apart(labels: Sequence[str]) -> list[str]:
-    """Return labels without the words that all share, unless one would be empty."""
+    """Return labels without the words that all labels share, unless one would be empty."""
     words = [WORDS.split(label) for label in labels]
     common = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
     brief = [" ".join(word for word in label if word not in common) for label in words]
@@ -132,9 +132,9 @@ def without_bands(chart: Chart) -> Chart:
 
 
 def fitted(title: str, shown: Values, log: bool = True, *, zero: bool = False) -> Axis:
-    """Return an axis around the values `shown`; logarithmic over a decade, if `log`.
+    """Return an axis that fits the values `shown`; with `log` it may be logarithmic.
 
-    `zero`: the linear axis begins at zero where the values are not far from it.
+    `zero`: a linear axis begins at zero if the values come close to it.
     """
     values = np.asarray(shown, dtype=float)
     values = values[np.isfinite(values)]
@@ -147,5 +147,5 @@ def fitted(title: str, shown: Values, log: bool = True, *, zero: bool = False) -
 
 
 def wide(low: float, high: float) -> bool:
-    """Return whether a linear axis would hide the smallest of these values."""
+    """Return whether a linear axis would hide the smallest value."""
     return bool(0 < DECADE * low < high)

@@ -1,4 +1,4 @@
-"""The charts of a result: curves against wall-clock time, staleness, and where the time goes."""
+"""Charts of a result: curves against wall-clock time, staleness, and use of time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ LOSS_NAMES = {  # axis labels, by the kind of the objective
     "softmax": "training loss",
     "torch": "training loss",
 }
-FARTHEST = 1e6  # times a first loss: losses above that are not shown
-LOWEST = 0.02  # of a mean's points, which may lie below the axis of a loss
-EARLY = 0.1  # of a run, whose losses may lie above the axis, as they dwarf all differences later
+FARTHEST = 1e6  # times the first loss: higher losses are not shown
+LOWEST = 0.02  # share of a mean's points that may lie below the axis of a loss
+EARLY = 0.1  # share of a run whose high losses may lie above the axis
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
 MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
-ROOM = 0.07  # of the axis: a shorter part of a bar has no room for its label
+ROOM = 0.07  # share of the axis: a shorter part of a bar has no room for its label
 Grid = tuple[np.ndarray, np.ndarray]
 """Times (points,), and the values of each seed then (seeds, points)."""
 
@@ -38,8 +38,8 @@ Grid = tuple[np.ndarray, np.ndarray]
 class Curves(NamedTuple):
     """The runs of one algorithm, one per seed, drawn as one line.
 
-    `apart`: the line is beside a prediction, and its name is not written again. `row`: the summary
-    of the runs, from which tables and sentences have their intervals.
+    `apart`: the line stands beside a prediction, so its name is not repeated. `row`: the summary of
+    the runs, from which tables and sentences take their intervals.
     """
 
     name: str
@@ -64,11 +64,8 @@ def figures(
 ) -> dict[str, bytes]:
     """Return all figures of runs, by file name.
 
-    Args:
-        lines: the runs by algorithm, with their summaries.
-        title: of every figure.
-        target: the loss to reach.
-        loss: what the axis calls it.
+    Args: lines: the runs by algorithm, with their summaries. title: the title of every figure.
+    target: the loss to reach. loss: the name of the loss on the axis.
     """
     with style.style():
         charts = {
@@ -86,7 +83,7 @@ def error(
     """Chart the loss against wall-clock time; without a loss, the steps done. See `figures`."""
     captions = [bands(lines)]
     if has_loss(lines):
-        # a mean that leaves the axes would not show which algorithms diverged
+        # A mean outside the axes would not show which algorithms diverged.
         lost = {line.name: divergence(line.runs) for line in lines}
         captions += [divergence_sentence(name, row) for name, row in lost.items() if row]
     return Chart(title, "; ".join(captions), [error_panel(lines, target, loss)])
@@ -101,12 +98,12 @@ def bands(lines: Sequence[Curves]) -> str:
 
 
 def has_loss(lines: Sequence[Curves]) -> bool:
-    """Whether some run has a loss."""
+    """Return whether some run has a loss."""
     return any(np.isfinite(run.curve["loss"]).any() for line in lines for run in line.runs)
 
 
 def error_panel(lines: Sequence[Curves], target: float | None, loss: str) -> Panel:
-    """Return the panel of the loss, or else of the steps, against time."""
+    """Return a panel of the loss against time; without a loss, of the steps done."""
     if has_loss(lines):
         return over_time(lines, "loss", loss, target)
     return over_time(lines, "step", "local steps done")
@@ -128,10 +125,10 @@ def tau(lines: Sequence[Curves], *, title: str) -> Chart | None:
 def over_time(
     lines: Sequence[Curves], column: str, title: str, target: float | None = None
 ) -> Panel:
-    """Return a line per algorithm, the mean over seeds, with a band, its interval.
+    """Return each algorithm's mean over seeds as a line, with its interval as a band.
 
-    With a `target`, marks show when it is reached. Durations that span a decade make the axis of
-    time logarithmic.
+    With a `target`, marks show when the loss reaches it. The time axis becomes logarithmic if
+    durations span a decade.
     """
     grids = [on_a_grid(line.runs, column, len(lines)) for line in lines]
     ends = [times[-1] for times, _ in grids]
@@ -160,7 +157,7 @@ def over_time(
 
 
 def _line(line: Curves, grid: Grid, column: str, size: float, log: bool) -> Line:
-    """Return the mean over seeds with its band; a logarithmic axis does not show the start."""
+    """Return the mean over seeds with its band; a logarithmic axis omits the start."""
     times, values = grid
     there = times > 0 if log else times >= 0
     return Line(
@@ -176,10 +173,11 @@ def _line(line: Curves, grid: Grid, column: str, size: float, log: bool) -> Line
 
 
 def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
-    """Return the ends of a band around a mean; the last ones are those of tables.
+    """Return the ends of a band around a mean; at the last point they match the tables.
 
-    That is the interval of the mean over seeds (seeds, points). Where a model adds its error to the
-    last loss, the band widens with the loss in proportion. None of a single seed without a model.
+    The band is the interval of the mean over seeds (seeds, points). If a model adds its error to
+    the last loss, the band widens in proportion to the loss. None for a single seed without a
+    model.
     """
     if column == "loss" and (known := _modelled(line)):
         last, mean = line.row["loss"]["last"], values.mean(axis=0)
@@ -200,7 +198,7 @@ def _modelled(line: Curves) -> Sequence[float | None] | None:
 
 
 def _reached(line: Curves, target: float, size: float) -> list[Line]:
-    """Return a mark at the estimated time to the target, with its interval."""
+    """Return a mark at the estimated time to the target, with an interval."""
     if (line.row.get("time_to_target") or {}).get("mean") is None:
         return []
     time = intervals.stated(line.row["time_to_target"], one_run=True)
@@ -213,8 +211,8 @@ def _reached(line: Curves, target: float, size: float) -> list[Line]:
 def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
     """Return the finite values of lines that an axis must show.
 
-    Of losses that is all of the means but those of the first moments, those that diverge from the
-    first ones, and those of single moments far below all others: one such would hide all others.
+    Of losses, it leaves out the first moments, means that diverge from them, and single moments far
+    below all others, because each of these would hide the rest.
     """
     if column != "loss":
         values = np.concatenate([values.ravel() for _, values in grids])
@@ -223,7 +221,7 @@ def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
     late = [values.mean(axis=0)[times >= EARLY * times[-1]] for times, values in grids]
     late = [mean[np.isfinite(mean)] for mean in late]
     means = np.concatenate(late)
-    finite = starts[np.isfinite(starts)]  # none of a bound
+    finite = starts[np.isfinite(starts)]  # a bound has none
     if not means.size:
         return means
     usual = max([*finite, np.median(means)])
@@ -234,11 +232,11 @@ def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
 
 
 def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
-    """Return common times (points,), and each seed's values then (seeds, points).
+    """Return common times (points,), and each seed's values at them (seeds, points).
 
-    Values are linear between evaluations, except tau, which is constant; none is between the start
-    and the first evaluation. The times are `EVEN` evenly and `GEOMETRIC` geometrically spaced ones;
-    fewer with more than `MANY` lines.
+    Values are linear between evaluations, except tau, which is constant. No time lies between the
+    start and the first evaluation. `EVEN` times are spaced evenly, `GEOMETRIC` geometrically; there
+    are fewer if there are more than `MANY` lines.
     """
     times = [np.array(run.curve["time"]) for run in runs]
     first, last = max(time[0] for time in times), min(time[-1] for time in times)
@@ -279,7 +277,7 @@ def staleness(lines: Sequence[Curves], *, title: str) -> Chart | None:
 def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
     """Chart the seconds per step of each algorithm, split by use.
 
-    Where the bars span a decade their lengths are logarithmic, and parts are shares of them.
+    If the bars span a decade, their lengths are logarithmic, and parts are shares of them.
     """
     parts = _seconds(lines)
     totals = np.array([sum(row.values()) for row in parts.values()])

@@ -1,4 +1,4 @@
-"""Draw charts with matplotlib: files of a run directory, and figures of notebooks."""
+"""Draw charts with matplotlib, for run directories and notebooks."""
 
 import io
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from . import style
 from .chart import Axis, Chart, Line, Panel
 from .style import Axes, Figure
 
-FEW = 0.14  # of a line: between its marks
-NARROW = 5.0  # inches of a figure: its legend is below
+FEW = 0.14  # share of a line between its marks
+NARROW = 5.0  # inches of a figure, whose legend is below
 
 
 def files(drawn: Mapping[str, Chart | Figure | None]) -> dict[str, bytes]:
-    """Return the figures that are not None, in every chosen format, by file name."""
+    """Return the charts that are not None as files in every chosen format, by name."""
     return {
         f"{name}.{kind}": encode(figure, kind)
         for name, figure in drawn.items()
@@ -71,7 +71,7 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
         axes.axhline(panel.level, label=f"target {panel.level:g}", **level)
     handles, labels = axes.get_legend_handles_labels()
     entries = dict(zip(map(style.two_lines, labels), handles, strict=True))
-    if entries:  # beside the axes, where no line is in its way
+    if entries:  # beside the axes, where no line crosses it
         where: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
         if figure.get_figwidth() < NARROW:
             where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "ncols": 2}

@@ -1,7 +1,7 @@
-"""Draw charts with Plotly: as JSON for the scripts of a page, and as figures of notebooks.
+"""Draw charts with Plotly: JSON for a page's scripts, and figures for notebooks.
 
-On a page, texts such as "--c0" or "--c0/0.15" stand for colours of its style sheet, with opacity,
-so that a page can be light or dark.
+On a page, texts such as "--c0" or "--c0/0.15" (with an opacity) stand for colours of its style
+sheet, so that a page can be light or dark.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # plotly is slow to import
 Json = dict[str, Any]
 FAR = 1e3  # times a value: where the bar of an interval is cut
 INCH = 96  # pixels
-DOTS = 9  # symbols on a line
+DOTS = 9  # most symbols on a line
 TOKENS = {colour: f"--c{index}" for index, colour in enumerate(style.COLOURS)}
 TOKENS[style.GREY] = "--muted"
 COLOURS = {token: colour for colour, token in TOKENS.items()} | {"--page": "#ffffff"}
@@ -28,14 +28,14 @@ ESCAPES = (("&", "&#38;"), ("<", "&#60;"), (">", "&#62;"), ("%{", "%&#123;"))
 
 
 def literal(text: str) -> str:
-    """Escape `text` for Plotly, which takes <b>, &lt; and %{x} for markup."""
+    """Escape `text` for Plotly, which reads <b>, &lt; and %{x} as markup."""
     for letter, code in ESCAPES:
         text = text.replace(letter, code)
     return text
 
 
 def figure(chart: Chart, size: tuple[float, float] | None = None) -> "go.Figure":
-    """Return a chart as a figure of Plotly, its panels beneath each other, in `size` inches."""
+    """Return a chart as a Plotly figure with its panels in a column; `size` in inches."""
     import plotly.graph_objects as go  # noqa: PLC0415
     from plotly.subplots import make_subplots  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ def figure(chart: Chart, size: tuple[float, float] | None = None) -> "go.Figure"
 
 
 def plain(value: Any) -> Any:
-    """Return traces with the colours that stand for those of a page's style sheet."""
+    """Return traces with plain colours in place of those of a page's style sheet."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
 
 
 def spec(panel: Panel) -> Json:
-    """Return a panel as JSON: Plotly's traces and layout, and what figures.js needs beside them.
+    """Return a panel as JSON: Plotly's traces and layout, and further data for figures.js.
 
     `lines`: name, colour, dash and symbol of each line that readers can hide, by key.
     """
@@ -107,7 +107,7 @@ def spec(panel: Panel) -> Json:
 
 
 def traces(panel: Panel) -> list[Json]:
-    """Return Plotly's traces of a panel; the `meta` of a line that is in the legend: "mean"."""
+    """Return Plotly's traces of a panel; lines in the legend have the `meta` "mean"."""
     up = [*map(literal, panel.y.names)]
     across = [*map(literal, panel.x.names)]
     drawn = [trace for line in panel.lines for trace in _line(line)]
@@ -119,7 +119,7 @@ def traces(panel: Panel) -> list[Json]:
 
 
 def _line(line: Line) -> list[Json]:
-    """Return the mean with its marks, and before it a band if there is one."""
+    """Return a line's traces: any band first, then the mean with its marks."""
     look, name = line.look, literal(line.name)
     colour = _token(look.colour)
     x, y = rounded(line.x), rounded(line.y)
@@ -160,7 +160,7 @@ def _line(line: Line) -> list[Json]:
 
 
 def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
-    """Return intervals as error bars; an end at infinity goes far beyond, as JSON has none."""
+    """Return intervals as error bars; infinite ends become large numbers, for JSON."""
     lows, highs = (np.asarray(end, dtype=float) for end in ends)
     values = np.asarray(middle, dtype=float)
     above = np.minimum(highs - values, FAR * (np.abs(values) + 1))
@@ -213,6 +213,6 @@ def _token(colour: str) -> str:
 
 
 def rounded(values: Iterable[Any], digits: int = 5) -> list[float | None]:
-    """Round numbers for JSON, which halves its size and shows the same; None for nan."""
+    """Round numbers for JSON, which halves its size without visible change; None for nan."""
     numbers = np.asarray(values, dtype=float).tolist()
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in numbers]

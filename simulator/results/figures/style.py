@@ -1,7 +1,7 @@
 """The style of all figures.
 
-Units on the axes, uncertainty as a band, colours that colour-blind readers can tell apart, and a
-dash and a marker of each line's own for those who see no colour. style.toml has its values.
+Axes have units, and bands show uncertainty. Colour-blind readers can tell the colours apart; every
+line also has its own dash and marker. The values are in style.toml.
 """
 
 import tomllib
@@ -37,11 +37,11 @@ GREY: str = STYLE["axes.edgecolor"]
 FORMATS = ("png", "svg", "pdf")
 _formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
 _pyplot: ContextVar[bool] = ContextVar("pyplot", default=False)
-LONG = 32  # characters of a label; longer ones take two lines
+LONG = 32  # characters of a label; a longer label takes two lines
 
 
 def look(index: int) -> tuple[str, str, str]:
-    """Return colour, dash and marker of a line: 72 lines differ by the latter two alone."""
+    """Return colour, dash and marker of a line; dash and marker alone tell 72 lines apart."""
     dash, symbol = index % len(DASHES), index + index // len(DASHES)
     return COLOURS[index % len(COLOURS)], [*DASHES][dash], [*SYMBOLS][symbol % len(SYMBOLS)]
 
@@ -57,7 +57,7 @@ def style() -> Iterator[None]:
 
 @contextmanager
 def pyplot() -> Iterator[None]:
-    """Let pyplot know the figures that are made within the context, so that it shows them."""
+    """Register figures made within the context with pyplot, so that it shows them."""
     token = _pyplot.set(True)
     try:
         yield
@@ -83,15 +83,15 @@ def save(
     write: Callable[[Mapping[str, bytes]], None],
     where: Path,
 ) -> None:
-    """Write a directory, by `write`, with the figures that `draw` makes.
+    """Write a directory by `write`, with the figures from `draw`.
 
-    Where drawing fails the numbers are written without figures. Then raises InputError.
+    If drawing fails, write the numbers without figures, then raise InputError.
     """
     figures: Mapping[str, bytes] = {}
     failed: Exception | None = None
     try:
         figures = draw()
-    except Exception as error:  # of matplotlib, whose kinds are many
+    except Exception as error:  # matplotlib raises many kinds of errors
         failed = error
     write(figures)
     if failed is not None:
@@ -103,19 +103,19 @@ def save(
 
 
 def chosen_formats() -> tuple[str, ...]:
-    """Return the formats to write figures in: PNG and SVG unless `formats` says otherwise."""
+    """Return the formats of figures: PNG and SVG unless `formats` sets others."""
     return _formats.get()
 
 
 def empty(height: float, width: float = 6.5, **how: Any) -> Figure:
-    """Return a figure without panels, of this size in inches."""
+    """Return a figure without panels; `size` in inches."""
     from matplotlib import figure  # noqa: PLC0415
 
     if not _pyplot.get():
         return figure.Figure(figsize=(width, height), **how)
     from matplotlib import pyplot  # noqa: PLC0415
 
-    # names stand beside the axes: where nobody crops the figure to them, the axes make room
+    # Names stand beside the axes. If nobody crops the figure to them, the axes make room.
     return pyplot.figure(figsize=(width, height), **({"layout": "constrained"} | how))
 
 

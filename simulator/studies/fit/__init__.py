@@ -1,5 +1,5 @@
-"""`paceline fit`: the values of keys with which a scenario meets the numbers of a file.
+"""`paceline fit`: find values of keys with which a scenario meets a file's numbers.
 
-Import `fit.fit`. The file of keys and numbers is read by `targets`; `sensitivity` says what a fit
-has determined, and within what.
+Import `fit.fit`. The file of keys and numbers is read by `targets`; `fit` reports which keys are
+determined, and their intervals.
 """

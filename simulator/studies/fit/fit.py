@@ -1,9 +1,9 @@
 """`paceline fit`: move keys of a scenario until its numbers meet targets.
 
-A few points spread over the ranges come first; from the best of them, least squares (SciPy's
-trust region) follow central differences. Every simulation has the same seeds, so that a number is
-nearly a smooth function of the keys. Optuna's samplers, which assume no smoothness, would need
-hundreds of simulations, and give neither intervals nor the directions that no target fixes.
+A few points spread over the ranges come first; from the best of them, least squares (SciPy's trust
+region) follow central differences. Every simulation has the same seeds, so a number is nearly a
+smooth function of the keys. Optuna's samplers, which assume no smoothness, would need hundreds of
+simulations, and give neither intervals nor the directions that no target fixes.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ from . import targets as reading
 from .targets import Keys, Target
 
 MOST = 24  # steps of least squares
-STEP = 0.05  # of a range, to either side: differences so far apart are not those of chance
+STEP = 0.05  # share of a range, to either side: differences this far apart exceed chance
 FINE = 0.001  # the same where nothing is random
-SETTLED = 1e-4  # step, as a share of the range, and relative gain with which a search ends
+SETTLED = 1e-4  # step (share of the range) and relative gain below which a search ends
 ABSENT = 1e3  # residual of a number without a value, such as a loss that is never reached
-EDGE = 0.005  # of a range: as close to an end, the fit may lie beyond it
-FREE = 0.5  # half width of an interval, as a share of the range, from which nothing is determined
-PART = 0.01  # share of a key in free directions from which it is not determined
+EDGE = 0.005  # share of a range: if closer to an end, the fit may lie beyond it
+FREE = 0.5  # half width of an interval (share of the range) from which a key is undetermined
+PART = 0.01  # share of a key in free directions from which it is undetermined
 
 Reading = list[float]
 """A number over all seeds, then that of each seed."""
@@ -64,7 +64,7 @@ class Job:
         return [algorithm for algorithm in self.scenario.algorithm if algorithm.label in labels]
 
     def readings(self, execution: Execution) -> list[Reading]:
-        """Simulate the algorithms that the targets name, and read each target's number."""
+        """Simulate the algorithms that the targets name, and read the number of every target."""
         scenario = self.scenario.model_copy(update={"algorithm": tuple(self._algorithms)})
         seeds = list(self.seeds)
         runs = [run for one in scenario.algorithm for run in execution.run(scenario, one, seeds)]
@@ -79,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FitResult:
-    """The fitted values of keys, and the result for each target; see `json`."""
+    """The fitted values of keys, and the result for every target; see `json`."""
 
     scenario: Scenario
     file: str
@@ -93,16 +93,16 @@ class FitResult:
 
     @property
     def sets(self) -> list[str]:
-        """The fitted values, as `--set` takes them."""
+        """The fitted values as arguments of `--set`."""
         return [f"{row['key']}={row['text']}" for row in self.keys]
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences on what the fit leaves open."""
+        """Sentences on keys and targets that the fit leaves open."""
         ends = [row["key"] for row in self.keys if row["at_end"]]
         return [
             *(f"{sentence}." for sentence in self.undetermined),
-            *(f"{key} ends where its range does: widen it, or doubt the model." for key in ends),
+            *(f"{key} is at an end of its range: widen it, or doubt the model." for key in ends),
             self.unexplained["sentence"],
         ]
 
@@ -130,11 +130,10 @@ def fit(  # noqa: PLR0913 - the options of the command
 ) -> FitResult:
     """Find the values of keys with which a scenario's numbers meet targets.
 
-    `targets`: a TOML file of keys with ranges and of numbers with tolerances, as
-    docs/how-to/fit-a-scenario.md has it. Those held out are predicted, and not used. The other
-    options are `simulate`'s; with `out`, the results of simulations stay there, so that the same
-    call resumes. Raises InputError, also for a target that no key moves, and where no target is
-    within reach.
+    `targets`: a TOML file of keys with ranges and of numbers with tolerances; see
+    docs/how-to/fit-a-scenario.md. Targets held out are only predicted. The other options are those
+    of `simulate`. With `out`, the results of simulations stay there, so that the same call resumes.
+    Raises InputError, also if no key moves some target, or no target is within reach.
     """
     base = loaded(scenario)
     file = Path(targets)
@@ -172,7 +171,7 @@ def fit(  # noqa: PLR0913 - the options of the command
 
 
 def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
-    """Return the scenarios at both ends of the ranges; refuse targets they cannot have."""
+    """Return the scenarios at both ends of the ranges; refuse targets that they cannot have."""
     ends = list[Scenario]()
     for place in (0.0, 1.0):
         for target in targets:
@@ -193,15 +192,15 @@ def _description(jobs: Sequence[Job]) -> str:
 
 
 def _spread(keys: Keys) -> int:
-    """Return how many points are tried first."""
+    """Return the number of points to try first."""
     return 1 << max(3, ceil(log2(4 * len(keys))))
 
 
 @dataclass
 class _Search:
-    """The search for places of the keys, each of which is measured once.
+    """The search for positions of the keys; every position is measured once.
 
-    `measure` turns jobs into readings; `readings` are those by values and target.
+    `measure` turns jobs into readings; `readings` holds them by values and target.
     """
 
     keys: Keys
@@ -238,13 +237,13 @@ class _Search:
         return tuple(limits.at(float(z)) for limits, z in zip(self.limits, place, strict=True))
 
     def residuals(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the misses of targets in standard errors, shape (places, targets)."""
+        """Return how far targets are missed, in standard errors, shape (places, targets)."""
         missed = self.at(targets, places)[..., 0] - [target.value for target in targets]
         missed = missed / np.array([target.tolerance / NORMAL for target in targets])
         return np.asarray(np.where(np.isfinite(missed), missed, ABSENT))
 
     def jacobian(self, targets: Sequence[Target], place: np.ndarray) -> np.ndarray:
-        """Return the residuals' derivatives by the keys' places, shape (targets, keys)."""
+        """Return the residuals' derivatives by the keys' positions, shape (targets, keys)."""
         least = [1 / (one.high - one.low) if one.whole else 0.0 for one in self.limits]
         steps = np.diag(np.maximum(FINE if self.certain else STEP, least))
         ends = np.clip([place - steps, place + steps], 0, 1)
@@ -259,7 +258,7 @@ class _Search:
         return np.asarray((apart / np.array([x or np.inf for x in wide])[:, None]).T)
 
     def best(self) -> np.ndarray:
-        """Return the best place. Raises InputError for a number that never moves."""
+        """Return the best position. Raises InputError for a number that never changes."""
         from scipy.optimize import least_squares  # noqa: PLC0415 - slow to import
         from scipy.stats import qmc  # noqa: PLC0415
 
@@ -267,11 +266,11 @@ class _Search:
         for target, column in zip(self.used, self.at(self.used, spread)[..., 0].T, strict=True):
             about = f"{self.file}: target {target.label}: {target.text}"
             if not np.isfinite(column).any():
-                raise InputError(f"{about} has no value anywhere")
+                raise InputError(f"{about} has no value at any tried point")
             if np.isfinite(column).all() and np.ptp(column) <= 1e-12 * np.abs(column).max():
                 raise InputError(
-                    f"{about} is {column[0]:.6g} at all values of the keys; name a key that it "
-                    "depends on, or hold the target out"
+                    f"{about} is {column[0]:.6g} at all values of the keys; name a key on "
+                    "which it depends, or hold the target out"
                 )
 
         def residuals(place: np.ndarray) -> np.ndarray:
@@ -287,7 +286,7 @@ class _Search:
         return min((first, end), key=cost)
 
     def result(self, base: Scenario, count: Callable[[], int]) -> FitResult:
-        """Search, and return the values. Raises InputError where no target is within reach."""
+        """Search, and return the values. Raises InputError if no target is within reach."""
         best = self.best()
         reach = {target.label: self._reach(target) for target in self.used}
         if not any(_within(target, *reach[target.label]) for target in self.used):
@@ -338,10 +337,10 @@ class _Search:
         )
 
     def _uncertainty(self, best: np.ndarray, widened: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the covariance of the places along directions that the targets determine.
+        """Return the covariance of positions in determined directions, and the other directions.
 
-        And the other directions, one a row, of length 1. Residuals have the variance 1, times
-        `widened` squared, and what the seeds of the simulation add.
+        The other directions are rows of length 1, which no target determines. Residuals have the
+        variance 1, times `widened` squared, plus the variance over seeds.
         """
         jacobian = self.jacobian(self.used, best)
         scale = np.array([target.tolerance / NORMAL for target in self.used])
@@ -374,7 +373,7 @@ class _Search:
     def _predicted(
         self, target: Target, best: np.ndarray, covariance: np.ndarray, free: np.ndarray
     ) -> dict[str, Any]:
-        """Return the interval of a held-out target; None if a key that it needs is undetermined."""
+        """Return the interval of a held-out target; None if it needs an undetermined key."""
         row = self._row(target, best)
         slope = self.jacobian([target], best)[0] * target.tolerance / NORMAL
         if (np.abs(free @ slope) * FREE > target.tolerance).any():
@@ -404,11 +403,11 @@ def _within(target: Target, low: float, high: float) -> bool:
 
 
 def _undetermined(keys: Sequence[str], shares: np.ndarray) -> list[str]:
-    """Return a sentence per key, or group of keys, that no target determines."""
+    """Return a sentence for every key or group of keys that no target determines."""
     alone = [key for key, share in zip(keys, shares, strict=True) if share >= 1 - PART]
     mixed = [key for key, share in zip(keys, shares, strict=True) if PART < share < 1 - PART]
-    anywhere = "is not determined: within the tolerances it may be anywhere in its range"
-    together = [f"{' and '.join(mixed)} are not determined apart"] if mixed else []
+    anywhere = "is not determined: any value in its range meets the tolerances"
+    together = [f"{' and '.join(mixed)} are not determined separately"] if mixed else []
     return [f"{key} {anywhere}" for key in alone] + together
 
 

@@ -1,4 +1,4 @@
-"""Read TARGETS.toml: keys with their ranges, and the numbers that they must meet."""
+"""Read TARGETS.toml: keys with ranges, and numbers that they must meet."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ Keys = Mapping[str, Range]
 
 
 class _Shared(BaseModel):
-    """Settings of one target, or of all targets in a file."""
+    """Settings that one target, or a whole file, may have."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -55,8 +55,8 @@ class _File(_Shared):
 class Target:
     """A number that must be `value` to within `tolerance`, both in SI units.
 
-    `label`: its name; `terms`: one number, or two, of which `sign` is "-" or "/". `variant`: the
-    scenario of which it is the number. `held`: not used by the fit, which predicts it.
+    `label`: its name; `terms`: one number, or two combined by `sign` ("-" or "/"). `variant`: the
+    scenario that it describes. `held`: whether the fit only predicts it.
     """
 
     label: str
@@ -69,7 +69,7 @@ class Target:
     held: bool
 
     def moved(self, keys: Keys, values: Sequence[float]) -> Scenario:
-        """Return its scenario with values of the keys. Raises InputError."""
+        """Return the target's scenario with values of the keys. Raises InputError."""
         texts = [
             f"{key}={limits.text(x)}" for (key, limits), x in zip(keys.items(), values, strict=True)
         ]
@@ -77,7 +77,7 @@ class Target:
             return varied(self.variant, texts)
 
     def labels(self, scenario: Scenario) -> list[str]:
-        """Return the algorithm of each term. Raises InputError unless each is one."""
+        """Return the algorithm of every term. Raises InputError unless each names one."""
         labels = list[str]()
         for term in self.terms:
             chosen = [scenario.algorithm[index].label for index in term.chosen(scenario)]
@@ -102,7 +102,7 @@ def read(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
     targets = [_target(file, stated, target, base, variants) for target in stated.target]
     labels = [target.label for target in targets]
     if twice := [label for label in labels if labels.count(label) > 1]:
-        raise InputError(f"{file}: two targets {twice[0]}; give each a name of its own")
+        raise InputError(f"{file}: two targets {twice[0]}; give each its own name")
     for pattern in stated.hold_out:
         if not any(fnmatchcase(label, pattern) for label in labels):
             near = messages.nearest(pattern, labels, "targets")
@@ -113,7 +113,7 @@ def read(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
 
 
 def _stated(file: Path) -> _File:
-    """Return what a file states. Raises InputError."""
+    """Return the contents of a file. Raises InputError."""
     try:
         table = read_toml(file)
         if isinstance(keys := table.get("keys"), dict):
@@ -137,7 +137,7 @@ def _stated(file: Path) -> _File:
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield keys by their dotted names, whether or not these are quoted."""
+    """Yield keys by their dotted names, quoted or not."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{name}.")
@@ -162,9 +162,9 @@ def _target(
     base: Scenario,
     variants: dict[tuple[str, ...], Scenario],
 ) -> Target:
-    """Read a target, with the file's settings for all. Raises InputError.
+    """Read a target, with the file's defaults. Raises InputError.
 
-    Targets of one variant of the scenario share it in `variants`, to be simulated together.
+    Targets of one variant of the scenario share it in `variants`, to simulate it once.
     """
     text = stated.number or shared.number
     label = stated.name or text
@@ -215,7 +215,7 @@ def _scenario(folder: Path, name: str, where: str) -> Scenario:
 
 @contextmanager
 def _about(where: str, sets: Sequence[str] = ()) -> Iterator[None]:
-    """Begin an InputError with `where` instead of --set, which nobody wrote."""
+    """Begin an InputError with `where` instead of --set, which the user did not write."""
     try:
         yield
     except InputError as error:

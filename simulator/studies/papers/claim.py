@@ -25,11 +25,11 @@ class Verdict(StrEnum):
 class Kind(StrEnum):
     """The origin of a claim's number; only printed ones put a prediction to the test."""
 
-    PRINTED = "printed"  # the paper prints this number or order, and nothing here was chosen by it
-    FITTED = "fitted"  # a free parameter was chosen to meet it, or its sign or order
+    PRINTED = "printed"  # the paper prints this number or order, and nothing was fitted to it
+    FITTED = "fitted"  # a free parameter was fitted to it, or to its sign or order
     DERIVED = "derived"  # it follows from the paper's stated setting or results
     DEFINITION = "definition"  # true by construction
-    ADDED = "added"  # the paper does not say it, or of no stated setting: another does, or we ask
+    ADDED = "added"  # the paper does not state it, or not its setting; the basis names its source
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Finding:
 class Claim:
     """One claim: `says` states it, `measure` checks it by runs, `why` explains it.
 
-    `place`: where in the paper, as "figure 5a; section 5". `basis`: the free parameter of a fitted
-    claim, the formula of a derived one, the reason why a definition is true, the source of an added
-    one. `expected` is the number claimed, None where the paper only gives an order; `given_by`: who
-    gives it, the paper, a formula or the notes named by `basis`; `within`: the relative error up to
-    which ours counts as equal. `neutral` is the value that means "no effect": an order has ours
-    above it (or `below` it), a number has a sign if ours is on the same side of it.
-    `inconsistent`: we judge that the paper itself contradicts the claim. `timing`: it needs no
-    learning and takes seconds. `assumptions`: other choices where the paper leaves one open, with
-    `what` and the `sets` of overrides.
+    `place`: its place in the paper, such as "figure 5a; section 5". `basis`: the free parameter of
+    a fitted claim, the formula of a derived one, the reason why a definition is true, the source of
+    an added one. `expected` is the claimed number, None if the paper only gives an order.
+    `given_by`: its source, which is the paper, a formula, or the notes named by `basis`. `within`:
+    the relative error up to which our number counts as equal. `neutral` is the value that means "no
+    effect": an order holds if our number is above it (or `below` it), and a sign holds if both
+    numbers are on the same side. `inconsistent`: in our judgement the paper contradicts the claim.
+    `timing`: the claim needs no learning and takes seconds. `assumptions`: other choices where the
+    paper leaves one open, with `what` and the `sets` of overrides.
     """
 
     name: str
@@ -79,11 +79,11 @@ class Claim:
     def verdict(self, finding: Finding) -> Verdict:
         """Return the verdict on the claim by `finding`.
 
-        A number holds where it lies in our interval or ours within its tolerance. Otherwise the
-        whole interval decides: an order holds, and a missed number holds in sign, where all of it
-        lies on the claimed side of `neutral`; neither does where none of it does. An interval with
-        a part on either side leaves the claim undecided. (The claimed side of a number without
-        `neutral` is its tolerance.)
+        A number holds if it lies in our interval, or if our number lies within its tolerance.
+        Otherwise the whole interval decides. If all of it lies on the claimed side of `neutral`, an
+        order holds, and a missed number holds in sign; if none of it does, neither holds. An
+        interval with parts on both sides leaves the claim undecided. (The claimed side of a number
+        without `neutral` is its tolerance.)
         """
         low, high = finding.ci95 or (finding.value, finding.value)
         if self.expected is not None and (
@@ -99,7 +99,7 @@ class Claim:
 
     @property
     def falling(self) -> bool:
-        """Whether the claimed side of `neutral` is below it."""
+        """Whether the claimed side of `neutral` lies below."""
         if self.expected is None or self.neutral is None:
             return self.below
         return self.expected < self.neutral
@@ -114,9 +114,9 @@ class Claim:
 class Paper:
     """A paper and its claims.
 
-    `settings`: a paragraph on what we use instead of the paper's networks, data and machines.
-    `shown`: each figure and table of the paper, with what of it no claim covers, and why; empty
-    where claims cover it. `figures`: those to draw of a scenario's runs, by file name.
+    `settings`: a paragraph on our substitutes for the paper's networks, data and machines. `shown`:
+    the paper's figures and tables, with the parts that no claim covers, and why; empty if claims
+    cover all. `figures`: figures to draw from a scenario's runs, by file name.
     """
 
     name: str
@@ -129,13 +129,13 @@ class Paper:
 
 
 def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the number of claims by kind and verdict; `rows` as in claims.json."""
+    """Count the claims by kind and verdict; `rows` are those of claims.json."""
     count = Counter((row["kind"], row["verdict"]) for row in rows)
     return {kind: {verdict: count[kind, verdict] for verdict in Verdict} for kind in Kind}
 
 
 def close(value: float, expected: float, within: float) -> bool:
-    """Return whether our number is the paper's, up to a relative error."""
+    """Return whether our number equals the paper's within a relative error."""
     return bool(np.isclose(value, expected, rtol=within, atol=0))
 
 
@@ -147,4 +147,4 @@ def mentions(place: str, shown: str) -> bool:
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:
     """Return the mean of one value per seed, with Student's interval."""
     estimate = signed(values)
-    return Finding(round(estimate.value, 9), estimate.ci95, note)  # no rounding errors
+    return Finding(round(estimate.value, 9), estimate.ci95, note)  # without rounding errors

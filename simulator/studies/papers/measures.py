@@ -1,4 +1,4 @@
-"""Measures of the papers' claims: functions of a `Lab` that `[measure]` tables name by `how`.
+"""Measure the papers' claims by functions of a `Lab`; `[measure]` tables name them.
 
 Most claims are a `compare`: a quantity of one algorithm against that of another, seed by seed. A
 `series` reduces several comparisons, a row each, to one number per seed by one of `REDUCTIONS`.
@@ -26,7 +26,7 @@ from ..result import Result
 from ..simulate import run_on
 from .claim import Finding, mean
 
-SAMPLES, POINTS = 50, 1000  # of a curve, to average a part or the whole of it
+SAMPLES, POINTS = 50, 1000  # points of a curve, to average a part or all of it
 COUNTS = (4, 8, 12, 16)  # HPSGD's numbers of workers
 SCALARS = ("bytes", "settled")  # quantities without an interval over seeds
 PERIODS, LATENCIES = (1, 4, 8, 12, 16, 20), (0.01, 0.1, 0.3, 1.0)  # DTS's figure 3b
@@ -39,12 +39,11 @@ QUICK = 4
 
 @dataclass(frozen=True)
 class Lab:
-    """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
+    """The runs of claims. `sets`: overrides of every scenario, from an assumption.
 
-    `trained`: overrides of those that train something: the user's data, say; `changed`: files of
-    scenarios that had them. `executor`: of `execution`, for all runs, because its processes take
-    longer to start than most runs. `kept`: where finished runs are kept; if None, they are made
-    anew.
+    `trained`: overrides of scenarios that train something, such as the user's data; `changed`:
+    files of scenarios that had them. `executor`: for all runs, because its processes take longer to
+    start than most runs. `kept`: the directory of finished runs; None: runs are repeated.
     """
 
     full: bool = False
@@ -64,7 +63,7 @@ class Lab:
         return scenario
 
     def _changes(self, scenario: Scenario) -> bool:
-        """Note a scenario that trains; return whether it has overrides of the user."""
+        """Record a scenario that trains; return whether the user overrides it."""
         trains = scenario.objective.kind in ("softmax", "torch")
         self.changed.extend([scenario.file] * (trains and bool(self.trained)))
         return trains and bool(self.trained)
@@ -89,12 +88,12 @@ class Lab:
         return theories.theory(self.scenario(name, *sets))
 
     def but(self, sets: Sequence[str]) -> "Lab":
-        """Return a lab with more overrides that shares these runs."""
+        """Return a lab with more overrides, which shares these runs."""
         return replace(self, sets=(*self.sets, *sets))
 
 
 def _reach(run: Run, level: float, by: str) -> float:
-    """Return the time (or step) at which a test accuracy is first reached; inf if never."""
+    """Return the time (or step) that first reaches a test accuracy; inf if never."""
     accuracy = np.array(run.curve["accuracy"])
     curve = {"time": run.curve[by], "loss": (-accuracy).tolist()}
     return crossing(replace(run, curve=curve), -level)
@@ -143,8 +142,8 @@ def values(
 ) -> Values:
     """Return a quantity of one algorithm of a scenario, one value per seed.
 
-    `of`: its label, its place in the scenario, or "best": the one with the lowest mean, but for the
-    last, which is the adaptive one. `how`: arguments of the quantity.
+    `of`: its label, its index in the scenario, or "best" (the lowest mean without the last
+    algorithm, which is adaptive). `how`: arguments of the quantity.
     """
     result = lab.runs(name, *sets, labels=how.pop("labels", ()))
     if what == "bytes":
@@ -166,7 +165,7 @@ def values(
 def compared(
     lab: Lab, *, a: str | int, b: str | int = "", op: str = "ratio", **how: Any
 ) -> tuple[Values, str]:
-    """Return a quantity of `a`, related by `op` to that of `b` if any; and both means in words."""
+    """Return a quantity of `a`, combined by `op` with any `b`'s, and both means in words."""
     one = values(lab, of=a, **how)
     if b == "":
         return one, ""
@@ -176,7 +175,7 @@ def compared(
 
 
 def compare(lab: Lab, *, scale: float = 1.0, **how: Any) -> Finding:
-    """Return what `compared` does, times `scale`."""
+    """Return the result of `compared`, times `scale`."""
     apart, note = compared(lab, **how)
     if how["what"] in SCALARS:
         return Finding(float(scale * apart[0]), note=note)
@@ -198,7 +197,7 @@ def _lowest(rows: Values) -> Values:
 
 
 REDUCTIONS: Mapping[str, Callable[[Values], Values]] = {
-    "lowest": _lowest,  # by its mean over seeds
+    "lowest": _lowest,  # lowest mean over seeds
     "each seed's lowest": lambda rows: rows.min(axis=0),
     "rise": lambda rows: _lowest(np.diff(rows, axis=0)),
     "span": lambda rows: rows[-1] - rows[0],
@@ -213,7 +212,7 @@ REDUCTIONS: Mapping[str, Callable[[Values], Values]] = {
 def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
     """Return AdaComm's largest speed-up among scenarios where its final loss is as low.
 
-    `least`: of tau = 1's final loss over AdaComm's, from which on it counts as no higher.
+    `least`: ratio of tau = 1's final loss to AdaComm's from which the latter counts as no higher.
     """
     low = [
         name for name in names if compared(lab, name=name, what="end", a=0, b=-1)[0].mean() >= least
@@ -223,12 +222,12 @@ def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
 
 
 def stated(lab: Lab, *, value: float) -> Finding:
-    """Return a number that follows from the paper alone, by arithmetic."""
+    """Return a number that follows from the paper by arithmetic."""
     return Finding(value)
 
 
 def theory(lab: Lab, *, name: str, path: str) -> Finding:
-    """Return a number of `paceline theory --json`, by its path: keys, places, or "key=value"."""
+    """Return a number of `paceline theory --json` by its path of keys, indices or "key=value"."""
     here: Any = lab.theory(name)
     for part in path.split("."):
         key, _, wanted = part.partition("=")
@@ -263,14 +262,15 @@ def throughout(lab: Lab, *, name: str, sets: Sequence[str] = ()) -> Finding:
     ratios = np.array([sampled(runs, "loss", times) / ours for runs in fixed])
     least = np.unravel_index(np.argmin(ratios.mean(axis=1)), (len(ratios), len(times)))
     which, when = map(int, least)
-    note = f"The smallest is that of {fixed[which][0].label} at {times[when]:.0f} s."
+    note = f"The smallest belongs to {fixed[which][0].label} at {times[when]:.0f} s."
     return mean(ratios[which, :, when], note)
 
 
 def plateau(lab: Lab, *, name: str, steps: int, sets: Sequence[str] = ()) -> Finding:
-    """Return AdaComm's fall in the time that tau = 1 takes for `steps`, over that of tau = 1.
+    """Return AdaComm's fall in the time of `steps` of tau = 1, relative to that of tau = 1.
 
-    A fall is the loss about the middle of that time over the loss at its end, a fifth of it each.
+    A fall is the loss around the middle of that time over the loss at its end, each averaged over a
+    fifth of it.
     """
     one, *_, adaptive = lab.runs(name, *sets).groups.values()
     ends = [float(np.interp(steps, run.curve["step"], run.curve["time"])) for run in one]
@@ -283,7 +283,7 @@ def plateau(lab: Lab, *, name: str, steps: int, sets: Sequence[str] = ()) -> Fin
 
 
 def interval_wise(lab: Lab, *, name: str) -> Finding:
-    """Return the smallest ratio, at boundaries, of a fixed period's bound to the best ones'."""
+    """Return the smallest ratio, at boundaries, of a fixed period's bound to the best bound."""
     scenario = lab.scenario(name)
     periods = lab.theory(name)["intervals"]
     changes = [[row["tau"] for row in periods], [row["steps"] for row in periods[1:]]]
@@ -320,7 +320,7 @@ def scales(lab: Lab, *, name: str, label: str, sets: Sequence[str] = ()) -> Find
 
 
 def sparse(lab: Lab, *, name: str, period: int, latency: float) -> Finding:
-    """Return the scalability with a mean every `period` steps, at a latency of a message (s)."""
+    """Return the scalability with a mean every `period` steps, at a message latency (s)."""
     made = [f"{{ name = 'dts', label = 'p = {p}', delay = 0, period = {p} }}" for p in PERIODS]
     sets = f"algorithm=[{', '.join(made)}]", f"network.latency={latency} s"
     return scales(lab, name=name, label=f"p = {period}", sets=sets)
@@ -336,7 +336,7 @@ def sparser(lab: Lab, *, name: str) -> Finding:
 
 
 def tolerated(lab: Lab, *, name: str, label: str = "D = 20") -> Finding:
-    """Return the seconds that a mean may take without cost, extrapolated from two longer ones."""
+    """Return the seconds that a mean may take at no cost, extrapolated from longer means."""
     means, steps = [], []
     for latency in ("network.latency=2 s", "network.latency=3 s"):
         cost = mean_cost(lab.scenario(name, latency))
@@ -367,7 +367,7 @@ def across(lab: Lab, *, reduce: str, sets: Sequence[str] = (), **how: Any) -> Fi
 def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
     """Return the percentage of scale efficiency kept from 4 to 16 workers.
 
-    `over`: minus that of another.
+    `over`: the algorithm whose percentage is subtracted.
     """
     left = [
         100 * np.divide(*(compared(lab, a=label, b="psgd", sets=[f"cluster.workers={count}"], **how)
@@ -379,7 +379,7 @@ def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
 
 
 def window(lab: Lab, *, name: str, bandwidths: Sequence[str]) -> Finding:
-    """Return the period over the formula's, where the two differ most."""
+    """Return the ratio of the period to the formula's, where the two differ most."""
     ratios = []
     for bandwidth in bandwidths:
         sets = f"network.bandwidth={bandwidth}", "overhead=[]"
@@ -420,7 +420,7 @@ def lead(
 ) -> Values:  # fmt: skip
     """Return hybrid's metric minus another algorithm's, averaged over time, one per seed.
 
-    In points for the test accuracy, else in the unit of the loss.
+    The unit is points for the test accuracy, else that of the loss.
     """
     hybrid = f"hybrid, s = {cell.get('step_size', 500)}"
     how: dict[str, Any] = {"labels": (hybrid, other), "sets": [*cell.get("sets", ()), *sets]}
@@ -449,7 +449,7 @@ def cell(
 def nearer(
     lab: Lab, *, table: Sequence[Mapping[str, Any]], to: str, near: int, far: int
 ) -> Finding:
-    """Return how much further one step size is from a baseline than another."""
+    """Return how much farther one step size is from a baseline than another."""
     rows = {row["cell"]: row for row in table}
     far_off, close = (np.abs(lead(lab, rows[str(size)], other=to)) for size in (far, near))
     return mean(far_off - close)
@@ -458,12 +458,12 @@ def nearer(
 def step(
     lab: Lab, *, table: Sequence[Mapping[str, Any]], before: Sequence[int], after: Sequence[int]
 ) -> Finding:
-    """Return the mean lead of some cells minus that of others."""
+    """Return the difference between the mean leads of two sets of cells."""
     return harder(lab, tables=[[table[at] for at in places] for places in (before, after)])
 
 
 def harder(lab: Lab, *, tables: Sequence[Sequence[Mapping[str, Any]]]) -> Finding:
-    """Return the mean lead of one table minus that of another."""
+    """Return the difference between the mean leads of two tables."""
     means = [np.mean([lead(lab, cell) for cell in table], axis=0) for table in tables]
     return mean(means[0] - means[1])
 

@@ -1,13 +1,13 @@
-"""Read a paper: NAME.toml states its claims, and by which of `measures` they are tested.
+"""Read a paper: NAME.toml states its claims, and the `measures` that test them.
 
 The measures run the scenarios of the same name under scenarios/.
 
 A `[[claim]]` has the fields of `Claim`; `measure` names a `[measure]` table: a function (`how`, by
-default of the table's own name) and its arguments, which `of` fills or adds to. `assumptions` are
-names of `[assumption]` tables. `like` names a `[like]` table with fields that several claims share.
-`each` lists rows: it makes a claim for every row, whose keys fill the {braces} in texts, or replace
-fields of those names; a row that names some of `[rows]` stands for each of them, whose keys come on
-top of its own. `[shown]`: the paper's figures and tables, as `Paper` has them.
+default the table's name) and its arguments, which `of` fills or adds to. `assumptions` are names of
+`[assumption]` tables. `like` names a `[like]` table with fields that several claims share. `each`
+lists rows, and makes a claim for every row. Its keys fill the {braces} in texts, or replace fields
+of those names. A row that names some of `[rows]` stands for each of them, and adds their keys to
+its own. `[shown]`: the paper's figures and tables; see `Paper`.
 """
 
 import tomllib
@@ -82,7 +82,7 @@ def _rows(document: Table, rows: Iterable[Table]) -> Iterator[Table]:
 
 
 def _filled(value: Any, row: Table) -> Any:
-    """Fill the keys of a row into texts; a text that is one key becomes its value."""
+    """Fill the keys of a row into texts; a text that is only a key becomes its value."""
     if isinstance(value, dict):
         return {key: _filled(entry, row) for key, entry in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Check what papers claim, and write reproduction.md, the tables beside it, and figures."""
+"""Check papers' claims, and write reproduction.md, its tables, and figures."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from .measures import QUICK, Lab
 Row = Mapping[str, Any]
 PAGE, TABLE = "reproduction.md", "reproduction.csv"
 EXPERIMENTS, COVERAGE = "reproduction-experiments.csv", "reproduction-coverage.csv"
-TRAINED = ("objective", "model", "optimizer", "run")  # tables of what a scenario trains
+TRAINED = ("objective", "model", "optimizer", "run")  # tables that affect a scenario's training
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
@@ -40,18 +40,17 @@ def reproduce(  # noqa: PLR0913 - the options of the command
 ) -> dict[str, Any]:
     """Check the claims of the papers named, and write the page; return the command's document.
 
-    With few seeds, or all that the scenarios ask for (`full`); `timing`: only claims about time,
-    which take seconds. `overrides`: texts "table.key=value" for the scenarios that train, to give
-    them other data. `out` keeps every finished run: the same call resumes, and one of more
-    seeds begins with those. The page (`reproduction.md`, figures beside it) shows the claims of
-    this call; it goes to `report`, by default to `out`, or nowhere if that is None. Raises
-    InputError.
+    Uses few seeds, or all seeds of the scenarios (`full`). `timing`: only claims about time, which
+    take seconds. `overrides`: texts "table.key=value" for the scenarios that train, to give them
+    other data. `out` stores every finished run, from which the same call, or one with more seeds,
+    resumes. The page (`reproduction.md`, figures beside it) shows the claims of this call. It goes
+    to `report`, by default to `out`, or nowhere if that is None. Raises InputError.
     """
     for text in overrides:
         if (table := re.split(r"[.=]", text)[0].strip()) not in TRAINED:
             raise InputError(
-                f"reproduce --set {text}: {table} has no effect on what is trained; write a key of "
-                f"{', '.join(TRAINED)}, or run the scenario by `paceline simulate`"
+                f"reproduce --set {text}: {table} has no effect on the training; write a key of "
+                f"{', '.join(TRAINED)}, or run the scenario with `paceline simulate`"
             )
     chosen = [reading.paper(name) for name in names]
     execution = Execution(jobs=cores() if jobs is None else jobs)
@@ -73,7 +72,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
 
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
-    """Return a claim's row in claims.json, which the page is written from."""
+    """Return a claim's row in claims.json, from which the page is written."""
     before = len(lab.changed)
     stated = ("expected", "place", "basis", "says", "why", "unit", "given_by", "neutral")
     return {
@@ -105,9 +104,9 @@ def _answer(claim: Claim, lab: Lab) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -> None:
-    """Write the page and its tables, and draw the figures of the papers `drawn`.
+    """Write the page and its tables; draw the figures of the papers `drawn`.
 
-    Raises InputError where they cannot be written.
+    Raises InputError if they cannot be written.
     """
     with style():
         files = {
@@ -116,7 +115,7 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
             for name, figure in paper.figures.items()
         }
     store.publish(folder, files)
-    # after the figures, because the page links all that exist, older ones too
+    # after the figures, because the page links all existing figures
     store.publish(folder, {name: text.encode() for name, text in texts(rows, folder).items()})
 
 
@@ -208,6 +207,6 @@ def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _holds_by_width(row: Row) -> bool:
-    """Return whether a number holds only since our interval is wide."""
+    """Return whether a number holds only because our interval is wide."""
     counted = row["verdict"] == Verdict.HOLDS and row["expected"] is not None
     return bool(counted) and not close(row["value"], row["expected"], row["within"])

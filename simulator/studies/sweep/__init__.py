@@ -1,4 +1,4 @@
-"""`paceline sweep`: a scenario at many points of its keys, as one table.
+"""`paceline sweep`: run a scenario at many points of its keys, and make one table.
 
 Import `sweep.sweep`; `points` parses the varied keys, `table` and `figure` present the results.
 """

@@ -1,4 +1,4 @@
-"""The figure of a sweep: time to the target, final loss or step time against the varied key."""
+"""Draw the figure of a sweep: a time or the final loss against the varied key."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from ..numbers import unit
 
 Row = Mapping[str, Any]
 Vary = Mapping[str, Sequence[Any]]
-SweepResult = Any  # it draws this: no import back
-LINES = 21  # more are no figure that anyone can read
-DECADE = 8  # ratio of values from which their axis is logarithmic
-TICKS = 10  # values that an axis names one by one
+SweepResult = Any  # draws this result: no import back
+LINES = 21  # more lines are unreadable
+DECADE = 8  # ratio of values above which their axis is logarithmic
+TICKS = 10  # most values that an axis names individually
 
 
 def files(result: SweepResult) -> dict[str, bytes]:
@@ -33,8 +33,8 @@ def files(result: SweepResult) -> dict[str, bytes]:
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:
     """Chart a quantity against the first key that has numbers.
 
-    A line for each algorithm, and for each value of a second key. A single key without numbers has
-    categories. None where more keys were varied, or there are too many lines to tell apart.
+    There is one line per algorithm and value of a second key. A single key without numbers gives
+    categories. Returns None if more keys were varied, or if there are too many lines to tell apart.
     """
     if (keys := _keys(rows, vary)) is None:
         return None
@@ -59,13 +59,13 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
 
 
 def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
-    """Return the key of the horizontal axis, and the key of the lines, if any."""
+    """Return the key of the horizontal axis, and any key of the lines."""
     varied = {key: values for key, values in vary.items() if len(values) > 1}
     key = next((key for key, values in varied.items() if numbers(values)), next(iter(varied), None))
     if key is None:
         return None
     points = len({tuple(text(row[name]) for name in varied) for row in rows})
-    if len(varied[key]) == points:  # one key, or several hand in hand
+    if len(varied[key]) == points:  # one key, or several that vary together
         return key, None
     if len(varied) != 2:
         return None
@@ -104,13 +104,13 @@ def _caption(rows: Sequence[Row], measure: str) -> str:
 
 
 def _ends(row: Row, measure: str) -> tuple[float, float, float]:
-    """Return an estimate and the ends of its interval, nan where there is none."""
+    """Return an estimate and the ends of its interval; nan if missing."""
     estimate = estimate_of(row, measure)
     return (estimate.value, *(estimate.interval or (np.nan, np.nan)))
 
 
 def _across(key: str, values: Sequence[Any]) -> tuple[Axis, dict[str, float]]:
-    """Return the axis of a key, and the place of every value on it."""
+    """Return the axis of a key, and the position of every value on it."""
     texts, parsed = [*map(text, values)], numbers(values)
     if parsed is None:
         return Axis(key, names=texts), {name: float(at) for at, name in enumerate(texts)}

@@ -1,4 +1,4 @@
-"""The points of a sweep: from `--vary` or Python to texts that `--set` takes.
+"""Turn the points of a sweep, from `--vary` or Python, into arguments of `--set`.
 
 A point maps keys of a scenario, such as "network.latency", to values as texts, such as "20 ms".
 """
@@ -46,10 +46,10 @@ def axes(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def split(text: str, where: str = "") -> list[str]:
-    """Split values at the commas outside of brackets and quotes.
+    """Split values at the commas outside brackets and quotes.
 
-    A value that begins as a TOML list, table or quoted text goes on until it is one; others go up
-    to the next comma. Raises InputError, which begins with `where`.
+    A value that begins like a TOML list, table or quoted text continues until that is complete;
+    other values end at the next comma. Raises InputError, which begins with `where`.
     """
     values, value = [], ""
     for part in text.split(","):
@@ -69,7 +69,7 @@ _CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
 def _fault(value: str) -> str:
-    """Return why a value that begins as TOML is not TOML; "" if it is."""
+    """Return why a value that begins like TOML is not TOML; "" if it is."""
     closes = _CLOSES.get(value[:1])
     if closes is None:
         return ""
@@ -91,7 +91,7 @@ def grid(values: Axes) -> list[Point]:
 
 
 def pairs(values: Axes) -> list[Point]:
-    """Pair the values element by element. Raises InputError where the numbers of them differ."""
+    """Pair the values one by one. Raises InputError if their numbers differ."""
     counts = {key: len(point) for key, point in values.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} of {key}" for key, count in counts.items())
@@ -100,7 +100,7 @@ def pairs(values: Axes) -> list[Point]:
 
 
 def texts(point: Mapping[str, Any]) -> Point:
-    """Return a point with values as texts, as `--set` takes them."""
+    """Return a point with its values as texts for `--set`."""
     return {
         key: value if isinstance(value, str) else messages.toml(jsonable(value))
         for key, value in point.items()
@@ -115,7 +115,7 @@ def value(text: str) -> Any:
 
 
 def check(points: Sequence[Point]) -> None:
-    """Raise InputError unless all points have the same keys, and there are some."""
+    """Raise InputError unless there are points, and all have the same keys."""
     if not points or not points[0]:
         raise InputError(
             "nothing to vary; name keys and values, such as network.latency=20 ms,40 ms"

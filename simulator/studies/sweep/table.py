@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each point and algorithm, and one for each of their runs."""
+"""Make the tables of a sweep: one row per point and algorithm, and one per run."""
 
 import json
 import math
@@ -50,14 +50,13 @@ SHARES = ("compute_share", "wait_share", "communicate_share")
 class SweepResult(Display):
     """The result of `sweep`.
 
-    `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
-    `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 90 % interval,
-    also the median where that is estimated; `seed_rows` has the single runs.
-    None stands for what cannot be had, such as the mean time to a target that some seed never
-    reached. `versions`: of all that the numbers depend on. `picks`:
-    the verdict at each point, as `picks.picked` returns it; `bounds`: labels of the algorithms
-    that are never picked. `resumed` counts the runs kept from before. `loss_basis`: what
-    the loss of every point is the loss of; None where points differ, or have none.
+    `points`: the values of every point by key. `rows`: for every point and algorithm its values,
+    `label`, `program`, `engine`, `seeds`, and the means of `RESULT_COLUMNS` with 90 % intervals,
+    and any estimated medians. `seed_rows` has the single runs. None stands for missing values, such
+    as the mean time to a target that some seed never reached. `versions`: the versions on which the
+    numbers depend. `picks`: the verdict at every point, from `picked`; `bounds`: labels of
+    algorithms that are never picked. `resumed` counts the runs stored before. `loss_basis`: the
+    basis of the loss at all points; None if points differ, or have none.
     """
 
     scenario: Scenario
@@ -85,7 +84,7 @@ class SweepResult(Display):
         return ", ".join(sorted({row["engine"] for row in self.rows}))
 
     def records(self) -> list[Row]:
-        """One flat dict per point and algorithm: rows of a data frame."""
+        """Return one flat dict per point and algorithm: the rows of a data frame."""
         return self.rows
 
     @property
@@ -138,8 +137,8 @@ def _cell_of(row: Row, column: ResultColumn) -> str:
 def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Record:
     """Return the record of the runs of one algorithm, JSON-able.
 
-    The means are those of `paceline simulate`; missing values are None. `errors`, by column: draws
-    of what it may be wrong by; `margin`: the share of the loss up to which others are equivalent.
+    The means are those of `paceline simulate`; missing values are None. `errors`: draws of a
+    column's relative error; `margin`: the share of the loss within which others are equivalent.
     """
     (algorithm,) = (one for one in scenario.algorithm if one.label == runs[0].label)
     scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
@@ -156,10 +155,10 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         | {"diverged": sum(map(diverged, runs))},
         "stalled": any(run.stall for run in runs),
         "runs": [{"seed": run.seed, **of} for run, of in zip(runs, numbers, strict=True)],
-        # those that points may share: the step at which a run diverged is its own
+        # notes that points may share; the step of divergence differs by run
         "notes": [
             *(note for note in notes if not note.startswith("diverged")),
-            *(f"what its loss rests on: {rest}" for rest in rests),
+            *(f"basis of its loss: {rest}" for rest in rests),
         ],
         "stated": {name: stated.get(key) for name, key in STATED.items()},
     }
@@ -197,7 +196,7 @@ def _summarised(summary: Mapping[str, Any], numbers: Sequence[Row], heavy: bool)
 
 
 def _numbers(result: Result, run: Run) -> Row:
-    """Return `RESULT_COLUMNS` and `SHARES` of one run of the result of one algorithm."""
+    """Return `RESULT_COLUMNS` and `SHARES` of one run of an algorithm's result."""
     (algorithm,) = result.scenario.algorithm
     summary = statistics.jsonable(result.statistics_of(algorithm, [run]))
     summary["cost"] = consumption.used(result.scenario, run, run.duration).get("cost")
@@ -239,7 +238,7 @@ def collected(
 def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     """Return the verdict on a point's algorithms, without bounds.
 
-    `records`: as of `measured`, by label and in the order of the scenario's algorithms.
+    `records`: results of `measured` by label, in the order of the scenario's algorithms.
     """
     pairs = zip(records.items(), scenario.algorithm, strict=True)
     return judged(scenario, {label: record for (label, record), one in pairs if not one.bound})
@@ -248,13 +247,13 @@ def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
 def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     """Return the verdict on records by label: the keys of `pick`.
 
-    The measure is the first of `columns.RANKING` that some record has with every seed, or with
-    most. What stands still is left out; `label` is None where nothing is left.
+    The measure is the first of `columns.RANKING` that some record has with every seed, or with most
+    seeds. Stalled records are left out; `label` is None if none is left.
     """
     left = {label: record["runs"] for label, record in records.items() if not record.get("stalled")}
 
     def column(key: str, where: str = "") -> dict[str, list[float]]:
-        """Return a column by label: infinite where it, or `where`, is missing."""
+        """Return a column by label; infinite if it, or `where`, is missing."""
         return {
             label: [math.inf if run[where or key] is None else run[key] for run in runs]
             for label, runs in left.items()

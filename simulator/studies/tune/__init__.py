@@ -1,6 +1,5 @@
 """`paceline tune`: which algorithm and which parameters, and how sure that is.
 
-Import `tune.tune`. A search over a space (`space`), raced with more and more
-seeds (`race`, `runner`), ends in a verdict and in what it costs to be wrong (`verdict`,
-`regret`).
+Import `tune.tune`. Configurations of a `space` race with more and more seeds (`race`, `runner`).
+The `result` has a verdict, and `regret` the cost of a wrong choice.
 """

@@ -1,4 +1,4 @@
-"""The charts of a search, from its document: ranking and trade-offs."""
+"""Chart a search from its document: its ranking and its trade-offs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from .objective import OBJECTIVES
 
 SHOWN = 12  # configurations in the chart of the ranking
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
-MOST = 2000  # configurations, the best of a search, that are compared
+MOST = 2000  # best configurations of a search, which are compared
 GOOD, WORSE = Look.at(0), Look.at(1)._replace(hollow=True)
 Row = Mapping[str, Any]
 
@@ -55,9 +55,9 @@ def ranking(tune: Row) -> Chart | None:
 
 
 def tradeoffs(tune: Row) -> Chart | None:
-    """Chart time and cost against loss, or time against cost, and one worker alone.
+    """Chart time and cost against loss, or time against cost, with one worker alone.
 
-    None where fewer than two of them differ.
+    None if fewer than two quantities differ.
     """
     amounts = [(name, values) for name, values in _amounts(tune) if _spreads(values)]
     if len(amounts) < 2:
@@ -80,12 +80,12 @@ def tradeoffs(tune: Row) -> Chart | None:
         axes = [fitted(title, pairs[:, side]) for side, title in enumerate((name, up[0]))]
         panels.append(Panel(axes[0], axes[1], lines, height=300))
     what = " and ".join(name.partition(" (")[0] for name, _ in amounts)
-    caption = f"filled: beaten by no other in {what}, by means over seeds"
+    caption = f"filled: no other is better in {what} (means over seeds)"
     return Chart(tune["scenario"]["title"], caption, panels)
 
 
 def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
-    """Yield the quantities to minimise, by name and unit; nan without a value."""
+    """Yield the quantities to minimise, with name and unit; nan without a value."""
     rows, objective = tune["ranking"][:MOST], tune["objective"]
 
     def used(key: str, scale: float = 1.0) -> list[float]:
@@ -110,9 +110,9 @@ def _spreads(values: Sequence[float]) -> bool:
 
 
 def dominated(table: np.ndarray) -> np.ndarray:
-    """Return a mask of rows, of (rows, quantities), that are beaten or incomplete.
+    """Return a mask of the rows of `values` (rows, quantities) that are beaten or incomplete.
 
-    Another beats a row if no quantity is larger and one is smaller.
+    A row is beaten if another is no larger in any quantity, and smaller in one.
     """
     no_larger = (table[:, None] <= table[None]).all(axis=2)
     smaller = (table[:, None] < table[None]).any(axis=2)

@@ -33,21 +33,21 @@ from ...scenario.tables import Cap, LearningCurve, NoObjective
 
 TOKENS, GOODPUT = "loss-at-tokens", "goodput"
 STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
-WEIGHED = ("cost-to-loss", TOKENS)  # by what [tune] says of time, money and loss
+WEIGHED = ("cost-to-loss", TOKENS)  # chosen by time, money and loss in [tune]
 NEVER = 1e12  # above the value of any run
 Real = Annotated[float, BeforeValidator(lambda number: math.inf if number is None else number)]
 """A number that JSON has as null where it is infinite."""
-FARTHEST = 10.0  # the largest gap: that of a diverged run
+FARTHEST = 10.0  # the largest gap, for a diverged run
 
 
 class Modelled(NamedTuple):
-    """What models of losses and times say of a value beside it.
+    """What models of losses and times add to a value.
 
-    `basis`: that of the loss, if a learning curve's, and `why`, what makes it extrapolated;
-    `factors`: draws of what the value, or its lower bound, may be wrong by, none if nothing is
-    known to err, and `steps` of what the steps to the target may; `margin`: the share of it up to
-    which others are equivalent; `spreads`: variance and freedom of times that are shorter, and of
-    those that are longer, where links have an error.
+    `basis`: the basis of a learning curve's loss; `why`: reasons why it is extrapolated. `factors`:
+    draws of the relative error of the value or its lower bound, empty without an error; `steps`:
+    likewise for the steps to the target. `margin`: the share of the value within which others are
+    equivalent. `spreads`: variance and degrees of freedom of shorter and longer times, if links
+    have an error.
     """
 
     basis: str | None
@@ -61,11 +61,11 @@ class Modelled(NamedTuple):
 class Score(NamedTuple):
     """The score of one run.
 
-    `value`: seconds, loss or money; infinite where the target was not reached, or the cap not kept.
-    `gap`: the share of the way to the target left at the end, in the logarithm of the loss (1: no
+    `value`: seconds, loss or money; infinite if the run missed the target or broke the cap. `gap`:
+    the share of the way to the target left at the end, in the logarithm of the loss (1: no
     progress), or how many times the cap was exceeded. `ran`: the seconds that the run was given,
-    infinite where its steps ended it. `notes`: those of the run. `used`: as
-    `consumption.used`, when it had the value. `model`: under a learning curve. `held_up`: as
+    infinite if its steps ended it. `notes`: the notes of the run. `used`: the result of
+    `consumption.used` at the value. `model`: set under a learning curve. `held_up`: the result of
     `statistics.held_up`.
     """
 
@@ -89,7 +89,7 @@ class Score(NamedTuple):
 
     @property
     def penalised(self) -> float:
-        """The value; a run without one ranks behind all that have one, by its gap."""
+        """The value; a run without a value ranks behind all others, by its gap."""
         return self.value if self.reached else NEVER * (1 + self.gap)
 
 
@@ -99,14 +99,15 @@ Outcome = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class TuningObjective:
-    """The quantity to minimise: the row of `TABLE` called `name`, with the numbers it is about.
+    """The quantity to minimise: the row of `TABLE` called `name`, with its numbers.
 
-    The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent, or that after so
-    many `tokens`: after `steps`, or fewer of all workers where others sample clients. Times per
-    step are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
-    cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
-    without a finite variance; `most`: what a run uses at most (`consumption.most`). `day`: what one
-    is worth, in money, and `max_loss`: the share that a loss may be above data-parallel training's.
+    The loss counts at `deadline` (seconds) or, if sooner, once `budget` is spent, or after `tokens`
+    tokens: after `steps`, or fewer steps of all workers if others sample clients. Times per step
+    count only for runs that keep the `cap`. `currency`: the currency of prices; `second`: lower
+    bound on the cost of a second of a run, in the unit of the value; `heavy`: whether the value
+    depends on times without a finite variance; `most`: the most that a run can use
+    (`consumption.most`). `day`: the worth of a day in money; `max_loss`: the share by which a loss
+    may exceed data-parallel training's.
     """
 
     name: str
@@ -127,9 +128,9 @@ class TuningObjective:
         self, run: Run, scenario: Scenario, model: Expected | None = None,
         errors: Errors = NO_ERRORS,
     ) -> Score:  # fmt: skip
-        """Score a finished run of `scenario`, whose loss is that of `model` under a learning curve.
+        """Score a finished run of `scenario`; `model` gives its loss under a learning curve.
 
-        `errors`: of its loss and times. Raises InputError where it starts at the target.
+        `errors`: errors of its loss and times. Raises InputError if it starts at the target.
         """
         given = scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
@@ -169,12 +170,12 @@ class TuningObjective:
         return score.ran * self.second if self.second else 0.0
 
     def horizon(self, value: float) -> float:
-        """Return the seconds after which a run is sure to have exceeded `value`."""
+        """Return the seconds after which a run must have exceeded `value`."""
         return value / self.second if self.second else math.inf
 
     @property
     def of_loss(self) -> bool:
-        """Whether the value has to do with a loss."""
+        """Whether the value depends on a loss."""
         return self.name not in (*PACES, GOODPUT)
 
     @property
@@ -192,18 +193,18 @@ class TuningObjective:
 
     @property
     def ruled(self) -> bool:
-        """Whether the user has said how to weigh time, money and loss."""
+        """Whether the user's settings weigh time, money and loss."""
         return bool(self.day) or self.max_loss is not None
 
     def spent(self, score: Score) -> float:
-        """Return the money and time of a run, or where a day has no worth its seconds."""
+        """Return a run's cost including the worth of its time; without a worth, its seconds."""
         used = score.used or {}
         days = used.get("days", math.nan)
         return used.get("cost", math.nan) + self.day * days if self.day else DAY * days
 
     @property
     def beside(self) -> str:
-        """Words for what is part of a cost beside money."""
+        """Words for parts of a cost other than money."""
         return " of money and time" if self.day else ""
 
     @property
@@ -222,7 +223,7 @@ class TuningObjective:
         return TABLE[self.name].unit.format(aim=self)
 
     def show(self, value: float | None, digits: int = 4) -> str:
-        """Format a value for reading; `digits`: of a loss."""
+        """Format a value for reading; `digits`: digits of a loss."""
         of_loss = self.of_loss and self.target is None
         return format_loss(value, digits) if of_loss else with_unit(value, unit=self.unit)
 
@@ -240,11 +241,11 @@ def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 
 def _beyond(run: Run, tau: Any, cap: Cap) -> float:
-    """Return how many times a run communicates too seldom, or too late; at most 1: it keeps `cap`.
+    """Return by what factor a run communicates too seldom or too late; up to 1 it keeps `cap`.
 
-    `tau`: the algorithm's parameter, if it has one: as a number it is that of a part of the model.
-    Runs without collectives, of a server or gossip, exchange at every step. Updates of a server,
-    and averagings, count as so many steps of each worker as they stand for.
+    `tau`: the algorithm's period, if it has one; as a number, the period of a part of the model.
+    Runs without collectives (server or gossip) exchange at every step. Updates of a server, and
+    averagings, count as the steps of each worker that they contain.
     """
     periods = [period for period in run.curve["tau"] if math.isfinite(period)]
     longest = max(periods, default=1.0 if run.curve["bytes"][-1] else run.steps)
@@ -300,7 +301,7 @@ def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 
 class Kind(NamedTuple):
-    """A row of `TABLE`; texts are formatted with `aim`, the objective, and its numbers in words."""
+    """A row of `TABLE`; its texts are formatted with the objective `aim` and its numbers."""
 
     outcome: Callable[[TuningObjective, Run, Scenario], Outcome]
     unit: str
@@ -338,8 +339,8 @@ TABLE = {
 OBJECTIVES = tuple(TABLE)
 REMEDIES = {
     "cluster.sampling": "cluster.sampling = { clients = 100 }",
-    "run.cap": "run.cap = { tau = 16, delay = 4 }: what your training bears, as the rarest and "
-    "latest averages are always the fastest",
+    "run.cap": "run.cap = { tau = 16, delay = 4 }: the limits of your training, because the "
+    "rarest and latest averages are always the fastest",
     "run.steps": "run.steps = 100_000: of each worker, after which the losses are compared",
     "run.target_loss": "run.target_loss{above}, or choose --objective loss-at-deadline",
     "cost.node_hour": "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both",
@@ -349,7 +350,7 @@ REMEDIES = {
 
 
 def _default(scenario: Scenario) -> str:
-    """Return the objective where none is asked for."""
+    """Return the default objective."""
     if isinstance(scenario.objective, NoObjective):
         return GRADIENT_TIME if scenario.cluster.sampling else STEP_TIME
     tune = scenario.tune
@@ -363,14 +364,13 @@ def _default(scenario: Scenario) -> str:
 def tuning_objective(
     scenario: Scenario, name: str | None, parts: Sequence[Scenario] = ()
 ) -> TuningObjective:
-    """Return the objective called `name`; None: time-to-loss if there is a target, else the loss
-    at the budget or deadline that is set, or, where there is no loss, seconds per step or, with
-    sampled clients, per gradient that reaches the model; where [tune] weighs time and money or
-    bounds the loss, the cost to the target or the loss after equal tokens.
+    """Return the objective called `name`, or the default one.
 
-    The deadline is run.duration, or open where there is none; `parts`: scenarios of parts of the
-    cluster, which may cost less. Raises InputError where the scenario lacks what the objective
-    needs.
+    The default is time-to-loss with a target, else the loss at the budget or deadline. Without a
+    loss it is seconds per step or, with sampled clients, per gradient that reaches the model. If
+    [tune] weighs time and money or bounds the loss, it is the cost to the target, or the loss after
+    equal tokens. The deadline is run.duration, if set. `parts`: scenarios of parts of the cluster,
+    which may cost less. Raises InputError if the scenario lacks settings that the objective needs.
     """
     run, cost, heavy = scenario.run, scenario.cost, scenario.heavy_tailed
     name = _default(scenario) if name is None else name
@@ -396,7 +396,7 @@ def tuning_objective(
 
 
 def _demand(scenario: Scenario, name: str) -> None:
-    """Raise InputError for an unknown objective, or a scenario that lacks what it needs."""
+    """Raise InputError for an unknown objective, or a scenario without the settings it needs."""
     file, spec, cost = scenario.file, scenario.objective, scenario.cost
     if name not in TABLE:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(TABLE)}")
@@ -419,6 +419,6 @@ def _demand(scenario: Scenario, name: str) -> None:
             above = f" = {number(1.1 * floor or 0.1)}"
             above += f", above its floor of {number(floor)}" * (floor > 0)
             raise InputError(
-                f"{file}: {key}: missing, and {name} is about it; write "
+                f"{file}: {key}: missing, but {name} needs it; write "
                 f"{REMEDIES[key].format(above=above) if key in TARGET else REMEDIES[key]}"
             )

@@ -1,4 +1,4 @@
-"""Parts of the cluster that a search may train on: sites, groups, numbers of workers, one alone."""
+"""Parts of the cluster to train on: sites, groups, numbers of workers, one alone."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +25,11 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the workers, or more of them.
+    """A part of the cluster: some of its workers, or more of a group.
 
-    `counts`: workers of each group, and of none; `longer`: times as much as a worker's step takes
-    with its larger batch, and `more`: times as many steps; `patch`: what else the scenario changes.
+    `counts`: workers of each group, and of none. `longer`: the factor by which a larger batch
+    lengthens a worker's step; `more`: the factor of the number of steps. `patch`: further changes
+    of the scenario.
     """
 
     name: str
@@ -68,7 +69,7 @@ def _changes(old: Any, new: Any, path: tuple[str | int, ...] = ()) -> Iterator[s
 
 
 def scaled(law: Any, by: float) -> Any:
-    """Return a scenario's distribution of times `by` times as long."""
+    """Return a scenario's distribution of times, multiplied by `by`."""
     if isinstance(law, str):
         return f"{to_si(law, 'time') * by!r} s"
     if not isinstance(law, dict):
@@ -81,7 +82,7 @@ def scaled(law: Any, by: float) -> Any:
 
 
 def parts(scenario: Scenario) -> list[Part]:
-    """Return the parts of the cluster that [tune] names, each once. Raises InputError."""
+    """Return the parts of the cluster that [tune] names, without repeats. Raises InputError."""
     tune, cluster, places = scenario.tune, scenario.cluster, _places(scenario)
     made: list[tuple[str, tuple[int, ...]]] = []
     sizes = _sizes(scenario)
@@ -121,7 +122,7 @@ def count_sites(scenario: Scenario) -> int:
 
 
 def first_sites(scenario: Scenario, count: int) -> Part:
-    """Return the first so many sites."""
+    """Return the first `count` sites."""
     chosen = np.sum([*_places(scenario).values()][:count], axis=0)
     return _part(scenario, f"{count} site{'s' * (count > 1)}", tuple(chosen.tolist()))
 
@@ -140,7 +141,7 @@ def _sizes(scenario: Scenario) -> tuple[int, ...]:
 
 
 def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
-    """Return the workers of each group, and of none, by site in the order written."""
+    """Return the workers of each group, and of none, by site in the scenario's order."""
     cluster, sizes = scenario.cluster, _sizes(scenario)
     regions = [group.region or cluster.region for group in (*cluster.group, cluster)]
     keys: list[Any] = [region or place for place, region in enumerate(regions)]
@@ -156,14 +157,14 @@ def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
 
 
 def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
-    """Return the numbers among the first `workers` in each group and in none."""
+    """Return how many of the first `workers` are in each group, and in none."""
     sizes, left = [*_sizes(scenario)], workers
     filled = [place for place, size in enumerate(sizes) if size]
     if workers > sum(sizes):
         if len(filled) > 1:
             raise InputError(
                 f"{scenario.file}: tune.workers = {workers}: the scenario has {sum(sizes)}; "
-                "to try more, write which group grows: workers = { GROUP = [4, 8] }"
+                "to try more, name the group that grows: workers = { GROUP = [4, 8] }"
             )
         sizes[filled[0]] = workers
     for place, size in enumerate(sizes):
@@ -173,10 +174,10 @@ def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
 
 
 def alone(scenario: Scenario) -> Part | None:
-    """Return the fastest worker alone, by its mean step and mean times down.
+    """Return the part with only the fastest worker, by mean step and mean downtime.
 
-    None where the loss is no curve of tokens, where workers are clients, and where all are devices
-    of one box, which nobody buys to use one of them.
+    None if the loss is not a curve of tokens, if workers are clients, or if all are devices of one
+    box, which nobody buys to use one device.
     """
     spec, workers = scenario.objective, scenario.cluster.workers
     if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
@@ -191,7 +192,7 @@ def alone(scenario: Scenario) -> Part | None:
 
 
 def fastest(scenario: Scenario) -> int:
-    """Return the rank of the fastest worker, which stands still while it is down."""
+    """Return the rank of the fastest worker, which stops while it is down."""
     means = [*scenario.team.mean_compute]
     for worker, failures in enumerate(scenario.cluster.of_workers("failures")):
         if failures is not None:
@@ -203,7 +204,7 @@ def fastest(scenario: Scenario) -> int:
 def _part(
     scenario: Scenario, name: str, counts: tuple[int, ...], constant: bool | None = None
 ) -> Part:
-    """Return a part whose steps, or whole run, see as many tokens as before."""
+    """Return a part whose steps, or whole run, use as many tokens as before."""
     cluster = scenario.cluster
     workers = cluster.model_copy(update={"workers": sum(counts)}).participants
     times = cluster.participants / workers if workers else 1.0
@@ -216,26 +217,26 @@ def _part(
     steps, run = scenario.run.steps, dict[str, Any]()
     if steps and "tokens" not in scenario.table["run"]:
         run["steps"] = math.ceil(steps * times - 1e-9)
-    if name == ALONE:  # its many steps are summed, as no communication comes between them
+    if name == ALONE:  # its steps are summed, because no communication comes between them
         run["sampling"] = "aggregate"
     return Part(name, counts, 1.0, times, {"run": run} if run else {})
 
 
 def _larger(scenario: Scenario, name: str, times: float) -> Table:
-    """Return the changes by which a worker's batch is `times` as large. Raises InputError."""
+    """Return the changes that make a worker's batch `times` as large. Raises InputError."""
     spec, cost = scenario.objective, scenario.cost
     objective, remedy = dict[str, Any](), 'write tune.global_batch = "per worker"'
     if isinstance(spec, LearningCurve):
         objective["tokens"] = spec.tokens * times
         key = "batch" if hasattr(spec.curve, "batch") else "tokens"
-        if getattr(spec.curve, key) is None:  # it is that of a worker's step as written
+        if getattr(spec.curve, key) is None:  # the batch of a worker's step as written
             objective["curve"] = {key: spec.tokens}
     batch = getattr(spec, "batch", None)
     if batch:
         if not (batch * times).is_integer():
             raise InputError(
-                f"{scenario.file}: tune: {name}: objective.batch = {batch} is no whole number "
-                f"{times:.4g} times as large; choose another, or {remedy}"
+                f"{scenario.file}: tune: {name}: objective.batch = {batch} times "
+                f"{times:.4g} is not a whole number; choose another, or {remedy}"
             )
         objective["batch"] = int(batch * times)
     for key, power in NOISE.items():

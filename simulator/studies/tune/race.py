@@ -1,13 +1,13 @@
-"""The search: configurations race with more and more seeds, each until it is sure to be worse.
+"""Race configurations with more and more seeds, until they are surely worse.
 
-All share their seeds (common random numbers), so that a few tell. A run is cut as soon as its
-configuration's mean must exceed the best one's by `margin` (adaptive capping: Hutter, Hoos,
-Leyton-Brown and Stützle, JAIR 2009); those not sure to be out are run again for longer.
-A configuration that was given up comes back if the final best does not justify that.
+All share their seeds (common random numbers), so that few are enough. A run is cut as soon as its
+configuration's mean must exceed the best mean by `margin` (adaptive capping: Hutter, Hoos,
+Leyton-Brown and Stützle, JAIR 2009). Configurations that are not surely worse run again for longer.
+One that was given up comes back if the final best does not justify that.
 
-Optuna proposes configurations, in batches of a fixed size told in order, by a sampler seeded by the
-batch, so that neither the number of processes nor an interruption changes the answer: a resumed
-search asks the same again, and finds the runs that were kept.
+Optuna proposes configurations in batches of a fixed size, by a sampler seeded by the batch, and
+gets the outcomes in order. So neither the number of processes nor an interruption changes the
+answer: a resumed search repeats the same proposals, and finds the stored runs.
 """
 
 import math
@@ -28,15 +28,15 @@ if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial
 
 BATCH = 16  # configurations asked for at once
-WHOLE_BATCH = 64  # where all are tried, so that none waits for the outcome of others
-PATIENCE = 4  # times the trials may be asked for before so many different ones are found
+WHOLE_BATCH = 64  # if all are tried: none then waits for outcomes of others
+PATIENCE = 4  # factor of proposals to trials, because proposals may repeat
 
-FIRST_CUT = 1 / 16  # of the duration: the first cut while no run has reached the target
+FIRST_CUT = 1 / 16  # share of the duration: the first cut while no run has reached the target
 SURE = 3.0  # standard errors by which a mean must be worse
-UNKNOWN = 1.0  # spread of differences while fewer than FREEDOM degrees of freedom tell
+UNKNOWN = 1.0  # spread of differences with fewer than FREEDOM degrees of freedom
 FREEDOM = 8
-DOUBTFUL = 1.5  # times the best value: beyond, what the error of a learning curve hides is not run
-ROUNDED = 0.01  # by how much a cut may be off
+DOUBTFUL = 1.5  # times the best value: slower runs stop, whatever a learning curve's error
+ROUNDED = 0.01  # tolerance of a cut
 NOT_YET = Score(math.inf, 0.0, 0.0)
 
 
@@ -46,13 +46,13 @@ def seed_counts(seeds: int) -> list[int]:
 
 
 def model_of(scores: Sequence[Score]) -> Modelled | None:
-    """Return the models' statement on scores, or None."""
+    """Return what models add to scores, or None."""
     return next((score.model for score in scores if score.model), None)
 
 
 @dataclass(eq=False)
 class Contender:
-    """A configuration in the race, with its scores by seed; `stopped`: why it was given up."""
+    """A configuration in the race, with its scores by seed; `stopped`: the reason to give it up."""
 
     candidate: Candidate
     scores: list[Score] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Contender:
         return self.candidate.label
 
     def mean(self, seeds: int | None = None) -> float:
-        """Return the mean over the first `seeds`; above any value if a run missed the target."""
+        """Return the mean over the first `seeds`, above any value if a run missed the target."""
         return float(np.mean([score.penalised for score in self.scores[:seeds]]))
 
     @property
@@ -83,12 +83,12 @@ class Contender:
 
     @property
     def model(self) -> Modelled | None:
-        """The statement of models of losses and times on its values, or None."""
+        """What models of losses and times add to its values, or None."""
         return model_of(self.scores)
 
     @property
     def factors(self) -> np.ndarray | None:
-        """Draws of its values' possible errors by a model, or None."""
+        """Draws of errors of its values from a model, or None."""
         return np.array(self.model.factors) if self.model and self.model.factors else None
 
     @property
@@ -99,7 +99,7 @@ class Contender:
 
 @dataclass
 class Race:
-    """The contenders that have run so far, by label; `seeds`: all that they may have."""
+    """The contenders that have run so far, by label; `seeds`: all seeds they may run."""
 
     space: Space
     objective: TuningObjective
@@ -107,10 +107,10 @@ class Race:
     seeds: Sequence[int]
     contenders: dict[str, Contender] = field(default_factory=dict)
     hopeless: float = 0.0  # seconds within which no run has reached the target
-    judge: Contender | None = None  # the reference of all, once it has run with all seeds
+    judge: Contender | None = None  # the reference for all, once it has run with all seeds
 
     def extend(self, racing: Sequence[Contender], count: int) -> None:
-        """Run contenders until they have `count` seeds; stop those that are out."""
+        """Run contenders until they have `count` seeds; stop the losers."""
         for contender in racing:
             contender.scores += [NOT_YET] * (count - len(contender.scores))
         todo = dict.fromkeys(racing, self._first_cut(count))
@@ -126,7 +126,7 @@ class Race:
             }
 
     def readmitted(self) -> list[Contender]:
-        """Readmit contenders that the best of all, with all its seeds, does not rule out."""
+        """Readmit contenders that the final best does not rule out with all its seeds."""
         there = [rival for rival in self.contenders.values() if not rival.stopped]
         self.judge = min(there, key=Contender.mean)
         again = []
@@ -137,11 +137,11 @@ class Race:
         return again
 
     def margin(self, count: int) -> float:
-        """Return the factor above the best mean over `count` seeds that rules a contender out.
+        """Return the factor above the best mean over `count` seeds that excludes a contender.
 
-        It is one plus `SURE` standard errors, from the spread of the differences to the best, seed
-        by seed and as a share of each contender's mean, pooled over those that reached the target
-        at least once.
+        It is one plus `SURE` standard errors. These come from the spread of the differences to the
+        best, seed by seed and relative to each contender's mean, pooled over contenders that
+        reached the target at least once.
         """
         leader = self.judge or self._leader()
         squares, freedom = 0.0, 0
@@ -205,20 +205,20 @@ class Race:
         return max(self._round(self.objective.horizon(enough)), self._round(1.01 * cut))
 
     def _out(self, contender: Contender, margin: float) -> bool:
-        """Whether a contender is sure to be worse than the best."""
+        """Return whether a contender is surely worse than the best."""
         count = len(contender.scores)
         failed = [score.penalised for score in contender.scores if self._failed(score)]
         if self.judge and (failed or not self.judge.all_reached):
             return sum(failed) > sum(score.penalised for score in self.judge.scores)
         best = self._best(count) * self._doubt(contender)
         total = sum(map(self._known, contender.scores))
-        worse = total > best * count  # the best itself is not, where no two seeds differ
+        worse = total > best * count  # the best itself is not, if all seeds are equal
         return math.isfinite(best) and worse and total >= margin * best * count * (1 - ROUNDED)
 
     def _doubt(self, contender: Contender) -> float:
-        """Return by what factor a model's error may make a contender seem worse.
+        """Return the factor by which a model's error may make a contender look worse.
 
-        Of runs that are cut alone: otherwise the error is added to their values.
+        It applies only to runs that are cut; otherwise the error is part of their values.
         """
         leader = self.judge or self._leader()
         if not self.objective.second or not leader or leader is contender:
@@ -230,7 +230,7 @@ class Race:
         return min(max(1.0, float(np.nanquantile(ratio, TAILS[1]))), DOUBTFUL)
 
     def _failed(self, score: Score) -> bool:
-        """Whether a run took all its time and missed the target."""
+        """Return whether a run took all its time and missed the target."""
         return not score.reached and score.ran >= self.space.limit
 
     def _known(self, score: Score) -> float:
@@ -246,7 +246,7 @@ class Race:
         return min(means, default=math.inf)
 
     def _leader(self) -> Contender | None:
-        """Return the best contender of those that reached the target with most seeds, and all."""
+        """Return the best contender among those that reached the target with most seeds."""
         there = [rival for rival in self.contenders.values() if rival.scores and rival.all_reached]
         return min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
 
@@ -256,10 +256,10 @@ class Race:
 
 @dataclass
 class Search(Race):
-    """The state of a search; `refused`: reasons by combination that could not be tried.
+    """The state of a search; `refused`: the reasons for refused combinations.
 
-    `study`: optuna's; `after`: work that follows the search, in configurations, so that one scale
-    holds for both.
+    `study`: Optuna's study; `after`: the work after the search, counted in configurations, so that
+    one scale covers both.
     """
 
     seed: int = 0
@@ -269,13 +269,13 @@ class Search(Race):
     after: int = 0
 
     def run(self, trials: int, first: Sequence[Point]) -> list[Contender]:
-        """Try up to `trials` configurations, `first` ones first; all, where there are no more."""
+        """Try up to `trials` configurations, starting with `first`; all if there are no more."""
         import optuna  # noqa: PLC0415
 
         size = self.space.size
         whole = size is not None and size <= trials
         total = size if whole and size is not None else trials
-        fixed = optuna.samplers.RandomSampler(0)  # all that is tried is in the queue
+        fixed = optuna.samplers.RandomSampler(0)  # the queue has everything to try
         self.study = study = optuna.create_study(study_name="paceline", sampler=fixed)
         for point in [*first, *(self._others(first) if whole else ())]:
             study.enqueue_trial(self.space.parameters(*point))
@@ -305,7 +305,7 @@ class Search(Race):
         return len(self.contenders) + len(self.refused)
 
     def _reporter(self, total: int) -> Callable[..., None]:
-        """Return what tells how many configurations are done, of one that races by its seeds."""
+        """Return a function that reports progress in configurations; racing ones count by seeds."""
         reached, seeds = 0.0, len(self.seeds)
 
         def say(runs: float = 0.0, of: int = 0) -> None:
@@ -314,7 +314,7 @@ class Search(Race):
                 1.0 if rival.stopped else sum(score.ran > 0 for score in rival.scores) / seeds
                 for rival in self.contenders.values()
             )
-            # runs that were cut are repeated, and count once
+            # Runs that were cut are repeated, but count once.
             reached = max(reached, min(self._tried, len(self.refused) + done + runs / seeds))
             if self.progress:
                 self.progress(reached, total + self.after)
@@ -322,13 +322,13 @@ class Search(Race):
         return say
 
     def _others(self, first: Sequence[Point]) -> list[Point]:
-        """The rest of the grid in random order, so that good ones come early."""
+        """Return the rest of the grid in random order, so that good points come early."""
         rest = [point for point in self.space.grid() if point not in first]
         order = np.random.default_rng(self.seed).permutation(len(rest))
         return [rest[index] for index in order]
 
     def _batch(self, study: "Study", trials: Sequence["Trial"]) -> None:
-        """Let one batch race, and tell the outcomes to the study, in order."""
+        """Let one batch race, and report the outcomes to the study in order."""
         from optuna.trial import TrialState  # noqa: PLC0415
 
         contenders: dict[Trial, Contender] = {}
@@ -353,7 +353,7 @@ class Search(Race):
                 study.tell(trial, contender.mean())
 
     def _run_rounds(self, racing: Sequence[Contender]) -> None:
-        """Run contenders with one block of seeds after the other; those given up drop out."""
+        """Run contenders with one block of seeds after another; losers drop out."""
         for count in seed_counts(len(self.seeds)):
             racing = [rival for rival in racing if not rival.stopped]
             self.extend([rival for rival in racing if len(rival.scores) <= count], count)

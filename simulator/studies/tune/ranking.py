@@ -1,4 +1,4 @@
-"""The ranking of a search: the order of configurations, the rows of its table, one worker alone."""
+"""Rank the configurations of a search: their order, and the rows of its table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ TIMES = ("time-to-loss", "seconds-per-step")
 def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
     """Return a key that sorts simple configurations first.
 
-    Fewest departures from plain ssgd: another program, a server or gossip, and each parameter
-    besides lr that is not at its default count one. Then the roundest numbers (fewest significant
-    digits), then the smallest.
+    First come the fewest departures from plain ssgd. Another program, a server or gossip, and every
+    parameter except lr with another value than its default count one each. Then come the roundest
+    numbers (fewest significant digits), then the smallest.
     """
     program, parameters = programs[candidate.name], candidate.parameters
     defaults = {key: about["default"] for key, about in program.describe().items()}
@@ -45,9 +45,9 @@ def _digits(value: float) -> int:
 def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[str, list[Score]]:
     """Return scores by label as the verdict judges them.
 
-    After equal tokens that is the time, or the money and time, to the loss of the baseline; where
-    the user bounds the loss, without making up for one within the bound. Else the scores are as
-    they are.
+    After equal tokens a score becomes the time, or the money and time, to the loss of the baseline.
+    If the user bounds the loss, losses within the bound need no extra time. Otherwise scores are
+    unchanged.
     """
     scores = {contender.label: contender.scores for contender in contenders}
     if not objective.steps:
@@ -72,7 +72,7 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
 
 
 def excluded(contenders: Sequence[Contender], objective: TuningObjective) -> list[str]:
-    """Return what loses more than the user allows, by the best estimate."""
+    """Return the labels whose loss exceeds the user's bound, by the best estimate."""
     base, losses = reference(contenders), compared_losses(contenders)
     if objective.max_loss is None:
         return []
@@ -82,13 +82,14 @@ def excluded(contenders: Sequence[Contender], objective: TuningObjective) -> lis
 
 
 def compared_losses(contenders: Sequence[Contender]) -> verdict.Compared:
-    """Return the values of contenders as they are, with draws of their errors."""
+    """Return the unchanged values of contenders, with draws of their errors."""
     return compared({contender.label: contender.scores for contender in contenders})
 
 
 def reference(contenders: Sequence[Contender]) -> str:
-    """Return what losses are compared with: data-parallel training of the fewest workers without a
-    codec, else the lowest loss.
+    """Return the reference of losses: plain data-parallel training, else the lowest loss.
+
+    Plain means of the fewest workers without a codec.
     """
     several = [one for one in contenders if one.label != ALONE] or contenders
 
@@ -102,7 +103,7 @@ def reference(contenders: Sequence[Contender]) -> str:
 
 
 def compared(scores: Mapping[str, Sequence[Score]]) -> verdict.Compared:
-    """Return the values of scores by label, and draws of what they may be wrong by."""
+    """Return the values of scores by label, and draws of their errors."""
     values = {label: [score.value for score in runs] for label, runs in scores.items()}
     models = {label: model_of(runs) for label, runs in scores.items()}
     drawn = {k: np.array(model.factors) for k, model in models.items() if model and model.factors}
@@ -115,10 +116,11 @@ def ordered(
 ) -> Order:  # fmt: skip
     """Return the order of contenders that have run with all seeds, by their `judged` scores.
 
-    Where none reached the target with every seed, the best comes first that is the closest to it.
-    Under a learning curve those that were given up early are in it, too: seeds alone gave them up.
+    If none reached the target with every seed, the one closest to it comes first. Under a learning
+    curve the order includes configurations that were given up early, because only seeds decided
+    that.
     """
-    if objective.steps:  # the race gave up by loss alone, and time counts as well
+    if objective.steps:  # the race judged by loss alone, but time counts as well
         return order_of(scores, objective)
     survivors = [contender for contender in contenders if not contender.stopped]
     best = None
@@ -146,7 +148,7 @@ def order_of(
 def lower_bounds(
     scores: Mapping[str, Sequence[Score]], objective: TuningObjective
 ) -> dict[str, list[float]]:
-    """Return lower bounds of the values, by label; infinite for what diverged."""
+    """Return lower bounds of the values by label; infinite for diverged runs."""
     return {
         label: [math.inf if score.diverged else objective.at_least(score) for score in runs]
         for label, runs in scores.items()
@@ -156,7 +158,7 @@ def lower_bounds(
 def ranking(
     contenders: Sequence[Contender], best: str, scores: Mapping[str, Sequence[Score]]
 ) -> list[Contender]:
-    """Sort by the mean distance to the best, by its label, on the seeds run."""
+    """Sort contenders by their mean distance to `best` on the seeds run."""
 
     def distance(contender: Contender) -> tuple[bool, float]:
         label = contender.label
@@ -172,7 +174,7 @@ def row(contender: Contender, objective: TuningObjective, space: Space) -> Row:
     scores, reached = contender.scores, contender.all_reached
     values, used = [score.value for score in scores], amounts(contender, objective, space)
     estimate = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
-    if not reached:  # then there is no mean, and a median would flatter
+    if not reached:  # then there is no mean, and a median would look too good
         estimate = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
     if contender.factors is not None and math.isfinite(estimate.value):
         estimate = intervals.widened(estimate, estimate.value * contender.factors)
@@ -201,7 +203,7 @@ def row(contender: Contender, objective: TuningObjective, space: Space) -> Row:
 
 
 def amounts(contender: Contender, objective: TuningObjective, space: Space) -> Row:
-    """Return what a configuration used, as `consumption.summarise_amounts`."""
+    """Return the amounts a configuration used; see `consumption.summarise_amounts`."""
     seconds = [DAY * (score.used or {}).get("days", math.nan) for score in contender.scores]
     ends = objective.target or objective.steps or objective.cap
     model = contender.model
@@ -218,7 +220,7 @@ def amounts(contender: Contender, objective: TuningObjective, space: Space) -> R
 def _of_value(
     contender: Contender, objective: TuningObjective, space: Space, used: Row
 ) -> Sequence[float] | None:
-    """Return the interval that `simulate` states of a time, price or loss of one run."""
+    """Return the interval of one run's time, price or loss, as `simulate` states it."""
     values = [score.value for score in contender.scores]
     if objective.name in TIMES:
         return _of_one_run(contender, objective, space, values)
@@ -235,9 +237,9 @@ def _of_value(
 def _of_one_run(
     contender: Contender, objective: TuningObjective, space: Space, times: Sequence[float]
 ) -> Sequence[float] | None:
-    """Return the interval of one measured run's time, as `simulate` states it; None: no interval.
+    """Return the interval of one measured run's time, as `simulate` states it, or None.
 
-    `times`: of the runs, one per seed.
+    `times`: one per seed.
     """
     model, within = contender.model, None
     if model and model.spreads:

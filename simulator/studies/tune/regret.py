@@ -1,4 +1,4 @@
-"""Sensitivity: the regret of a choice in scenarios that differ a little from the given one."""
+"""Compute the regret of a choice in scenarios that differ a little from the given one."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from .runner import RunRequest
 STEP = 0.2
 INPUTS = ("latency", "bandwidth", "straggling")
 CHANGES = [("", 0.0), *((what, by) for what in INPUTS for by in (-STEP, STEP))]
-LONGER = 1.35  # times the largest value of any run in the scenario as it is: when runs are cut
+LONGER = 1.35  # times the largest value of any run in the scenario itself: when runs are cut
 Table = dict[str, Any]
 Row = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ def world(table: Mapping[str, Any], what: str, by: float) -> Table:
 
 
 def _spread(law: Any, by: float) -> Any:
-    """Return a distribution, as a scenario writes it, with `by` times its spread."""
+    """Return a scenario's distribution with its spread multiplied by `by`."""
     if not isinstance(law, dict):
         return law
     if law["dist"] == "mixture":
@@ -68,11 +68,11 @@ def _spread(law: Any, by: float) -> Any:
 
 
 def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[dict[str, Any]]:
-    """Return what each contender costs in each world; the first is the scenario itself.
+    """Return the cost of every contender in every world; the scenario itself comes first.
 
-    The others have one of `INPUTS` 20 % down or up. Runs are cut at the same time in every world,
-    `LONGER` times the slowest as written. `order`: that in the scenario as it is, which also knows
-    what was given up early. See `_row` for what a row has.
+    In other worlds one of `INPUTS` is 20 % lower or higher. Runs are cut at the same time in every
+    world, `LONGER` times the slowest run as written. `order`: the order in the scenario itself,
+    which includes configurations given up early. `_row` describes a row.
     """
     worlds = [world(race.space.scenario.table, what, 1 + by) for what, by in CHANGES]
     values = [score.value for rival in contenders for score in rival.scores if score.reached]
@@ -83,7 +83,7 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     for place, (what, by) in enumerate(CHANGES):
         of_world = {
             rival.label: made.get((place, rival)) or made.get((0, rival), rival.scores)
-            for rival in contenders  # as in the first world where there is nothing to change
+            for rival in contenders  # as in the first world if there is nothing to change
         }
         row = _row(race.objective, race.space.limit, of_world, cut)
         rows.append(row | {"input": what or None, "change": by})
@@ -94,7 +94,7 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
 def _scores(
     race: Race, contenders: Sequence[Contender], worlds: Sequence[Table], cut: float | None
 ) -> dict[tuple[int, Contender], list[Score]]:
-    """Return the scores in worlds, by their place, that the race does not have."""
+    """Return the scores, by world index, that the race lacks."""
     seeds = tuple(race.seeds)
     whole = [one for one in contenders if one.all_reached and len(one.scores) == len(seeds)]
     pairs = [
@@ -114,11 +114,11 @@ def _row(
     objective: TuningObjective, limit: float, scores: Mapping[str, Sequence[Score]],
     cut: float | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what each contender, by label, costs in one world.
+    """Return the cost of every contender in one world, by label.
 
-    `values`, and `regret`, a share of the best value; None where some run missed the target.
-    `regret_at_least`: its lower bound where that is because runs were cut, after `cut` seconds.
-    `first`: the best; `not_worse`: those not known to be worse than it at 90 %.
+    `regret` is a share of the best of `values`; None if some run missed the target.
+    `regret_at_least`: its lower bound if runs were cut, after `cut` seconds. `first`: the best;
+    `not_worse`: labels that are not worse than it at 90 %.
     """
     order, least = order_of(scores, objective), lower_bounds(scores, objective)
     values = {label: order.value(label) for label in scores}
@@ -145,9 +145,9 @@ def _row(
 
 
 def cost(row: Row, label: str, unit: str = "") -> str:
-    """Format in percent, followed by `unit`, what a candidate costs in a row.
+    """Format a candidate's regret in a row in per cent, followed by `unit`.
 
-    A cut is ">"; "~" is what may be chance. `notes` says so.
+    ">" marks a cut run, "~" a regret that may be chance; `notes` explains both.
     """
     bound, share = row.get("regret_at_least", {}).get(label), row["regret"].get(label)
     if bound is not None:
@@ -164,9 +164,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
     cut = next((row["cut"] for row in rows if row.get("cut")), None)
     marks = []
     if any(text.startswith("~") for text in texts):
-        marks.append(f"~: not known at {USUAL} to be worse than the best.")
+        marks.append(f"~: may be as good as the best at {USUAL}.")
     if cut:
         marks.append(f">: cut after {human(cut)}, {LONGER:g} times the slowest run as written.")
     if "not reached" in texts:
-        marks.append("Not reached: with some seed, by the end of the run.")
+        marks.append("Not reached: some seed missed the target by the end of the run.")
     return marks

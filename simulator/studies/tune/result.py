@@ -39,16 +39,16 @@ from .space import Space
 if TYPE_CHECKING:
     from optuna import Study
 
-LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
+LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay limits
 
 
 @dataclass(frozen=True, repr=False)
 class TuneResult(Display):
     """The result of `tune`.
 
-    `ranked`: every configuration tried, the best first; `order`: of those that were not given up;
-    `regret`: as `regret.regrets` returns it; `runs`: simulations that were needed, `resumed` of
-    them kept from before; `notes`: assumptions; `study`: optuna's.
+    `ranked`: every configuration tried, the best first; `order`: the order of those not given up;
+    `regret`: the result of `regret.regrets`; `runs`: simulations that were needed, of which
+    `resumed` were stored before; `notes`: assumptions; `study`: Optuna's study.
     """
 
     space: Space
@@ -71,17 +71,17 @@ class TuneResult(Display):
 
     @property
     def tied(self) -> list[Contender]:
-        """Those known to be equivalent to the best, the simplest first."""
+        """Configurations that are surely equivalent to the best, the simplest first."""
         equivalent = self.order.equivalent
         near = [choice for choice in self.ranked if choice.label in equivalent]
         return sorted(near, key=self._simplicity)
 
     @cached_property
     def _choice(self) -> tuple[str, list[Reason]]:
-        """The label to take, and why, where it is not the best estimate's.
+        """The label to pick, with reasons if it is not the best estimate's.
 
-        Of the best and those as good and as sure: the simplest. Where losses are within their
-        error, the quickest come first.
+        It is the simplest of the best configuration and those as good and as certain. If losses are
+        within their error, the quickest come first.
         """
         aim, order, reasons = self.objective, self.order, list[Reason]()
         best = order.best
@@ -98,7 +98,7 @@ class TuneResult(Display):
 
     @property
     def simplest(self) -> Contender:
-        """The one to take: of the best and those as good, the surest and simplest."""
+        """The pick: of the best and those as good, the most certain and simplest."""
         return next(one for one in self.ranked if one.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ class TuneResult(Display):
 
     @property
     def reference(self) -> str | None:
-        """What losses are compared with; None where values are no losses at one time."""
+        """The reference of losses; None if values are not losses at one time."""
         aim = self.objective
         return ranking.reference(self.ranked) if aim.of_loss and aim.target is None else None
 
@@ -142,7 +142,7 @@ class TuneResult(Display):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The answer: the configuration to take, and how sure that is."""
+        """The answer: the configuration to pick, and how certain that is."""
         aim, best, question = self.objective, self.best, self._question
         if not best.reached:
             failed = Reason("diverged")
@@ -162,7 +162,7 @@ class TuneResult(Display):
         (row,) = self.rows([self.simplest])
         order = self.order
         if not aim.steps and row["value"] == order.value(pick):
-            order = order.stating(pick, row["interval"])  # as the table has it
+            order = order.stating(pick, row["interval"])  # as in the table
         return conclude(
             question,
             order,
@@ -177,7 +177,7 @@ class TuneResult(Display):
         )
 
     def _spent(self) -> dict[str, Spent]:
-        """Return what the configurations use that a sentence may name."""
+        """Return the amounts that configurations use, for sentences."""
         base, losses, spent = self.reference, self._losses, dict[str, Spent]()
         named = self._choice[0], base
         for choice in self.ranked:
@@ -223,12 +223,12 @@ class TuneResult(Display):
 
     @property
     def loss_basis(self) -> str | None:
-        """What the loss of the configuration to take is the loss of; None without a loss."""
+        """The basis of the pick's loss; None without a loss."""
         world = self.space.world(self.simplest.candidate)
         return loss_basis(world, world.algorithm[0]) if self.objective.of_loss else None
 
     def _alone(self) -> dict[str, Any] | None:
-        """Return what one worker alone takes, from its row."""
+        """Return the amounts of one worker alone, from its row."""
         alone = [one for one in self.ranked if one.label == ALONE]
         if not alone:
             return None
@@ -245,9 +245,9 @@ class TuneResult(Display):
 
     @property
     def pick(self) -> dict[str, Any]:
-        """The verdict in the terms of its order, as JSON has it.
+        """The verdict with the terms of its order, as in JSON.
 
-        `set`: what `--set` of `simulate` takes to run the pick alone.
+        `set`: arguments of `simulate --set` that run only the pick.
         """
         keys, label = self.verdict.keys, self.verdict.pick
         for one in self.ranked:
@@ -258,12 +258,12 @@ class TuneResult(Display):
         return keys
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
-        """Configurations as JSON has them, before infinities become null.
+        """Configurations for JSON, before infinities become null.
 
-        `behind`: by how much the best is better, in the unit of the verdict; `to_reference`: by
-        what share the loss is above that of the `reference`; `at_equal_loss`: after equal tokens,
-        days to the loss of the reference; `weighed`: what the user's rule minimises; `set`: what
-        `--set` takes to train on the row's `part` of the cluster.
+        `behind`: by how much the best is better, in the unit of the verdict; `to_reference`: the
+        share by which the loss exceeds the reference's; `at_equal_loss`: after equal tokens, days
+        to the loss of the reference; `weighed`: the quantity that the user's rule minimises; `set`:
+        arguments of `--set` to train on the row's `part` of the cluster.
         """
         aim, best, base = self.objective, self.best.label, self.reference
         compared, losses, rows = self._compared, self._losses, list[dict[str, Any]]()
@@ -283,7 +283,7 @@ class TuneResult(Display):
         return rows
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat row for each configuration, the best first: a row of a data frame."""
+        """Return the rows of a data frame, one per configuration, the best first."""
         return even([without_tables(statistics.jsonable(row)) for row in self.rows(self.ranked)])
 
     @property
@@ -323,7 +323,7 @@ class TuneResult(Display):
             "seeds": self.seeds,
             "verdict": self.verdict.json(),
             "pick": self.pick,
-            "best": self.rows([self.simplest])[0],  # what the verdict takes
+            "best": self.rows([self.simplest])[0],  # the verdict's choice
             "ties": self.rows(self.tied),
             "simplest": self.simplest.label,
             "alone": self._alone(),
@@ -353,7 +353,7 @@ def notes_of(space: Space, best: Contender) -> dict[str, None]:
 
 
 def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterator[Reason]:
-    """Yield a reason for each parameter whose value is the last one tried, but not the world's."""
+    """Yield a reason for every parameter whose value is the last one tried."""
     family, cap = choice.candidate.family, objective.cap
     for key, value in choice.candidate.varied.items():
         values = space.entries[family].choices[key]
@@ -377,7 +377,7 @@ def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterat
 
 
 def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:
-    """Say how many might be better than they look, because their steps ended before the target."""
+    """Return a note on configurations that may be better, because their steps ended early."""
     short = sum(
         any(math.isinf(run.ran) and not run.reached and not run.diverged for run in choice.scores)
         for choice in contenders
@@ -385,6 +385,6 @@ def ended_short(space: Space, contenders: Sequence[Contender], target: float | N
     if target is None or not short:
         return []
     return [
-        f"{short} of {len(contenders)} configurations had done run.steps = "
-        f"{space.scenario.run.steps} before loss {target:g}; with more, one of them may be best"
+        f"{short} of {len(contenders)} configurations ended at run.steps = "
+        f"{space.scenario.run.steps} before loss {target:g}; with more, one may be best"
     ]

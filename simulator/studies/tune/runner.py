@@ -1,4 +1,4 @@
-"""Run configurations for `paceline tune`: shared out to processes, each run kept at once."""
+"""Run configurations for `paceline tune` in processes, and store every run immediately."""
 
 import hashlib
 import warnings
@@ -38,7 +38,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            warnings.filterwarnings("ignore", "Choices for a categorical")  # tables, of a codec
+            warnings.filterwarnings("ignore", "Choices for a categorical")  # tables, for a codec
             yield
     finally:
         optuna.logging.set_verbosity(level)
@@ -53,9 +53,9 @@ class RunRequest:
 
 
 class TuneDirectory(store.RecordDirectory):
-    """A directory that a search is writing; the scores of its finished runs are its records.
+    """A directory that a search is writing, with the scores of finished runs as records.
 
-    Raises InputError where another command wrote it, or where it cannot be written.
+    Raises InputError if another command wrote it, or if it cannot be written.
     """
 
     whole, parts, log = "tune.json", ".tune", "runs.jsonl"
@@ -71,23 +71,23 @@ class TuneDirectory(store.RecordDirectory):
         super()._demand()
 
     def find(self, key: str) -> Score | None:
-        """Return the valid score kept under `key`, or None."""
+        """Return the valid score stored under `key`, or None."""
         with suppress(KeyError, ValidationError):
             score: Score = adapter(Score).validate_python(self.kept[key])
             return score
         return None
 
     def keep(self, key: str, result: Any) -> None:
-        """Keep a score."""
+        """Store a score."""
         super().keep(key, statistics.jsonable(result))
 
 
 @dataclass
 class Runner:
-    """Scorer of configurations: runs them at a `place`, and counts the runs.
+    """A scorer of configurations, which runs them at a `place`, and counts the runs.
 
-    `done`: runs that were needed; `resumed`: those of them that the directory had. `progress` is
-    called with how many runs of a call are done, and how many there are.
+    `done`: runs that were needed; `resumed`: how many of them the directory had. `progress` is
+    called with the finished runs of a call, and with their total.
     """
 
     objective: TuningObjective
@@ -97,7 +97,7 @@ class Runner:
     progress: Progress = lambda done, total: None
 
     def __call__(self, requests: Sequence[RunRequest]) -> list[list[Score]]:
-        """Return the scores of each request, seed by seed; they depend on the request alone."""
+        """Return the scores of every request, seed by seed; they depend only on the request."""
         tasks = [(request.scenario, seed) for request in requests for seed in request.seeds]
         versions = plugins.versions(*(request.scenario.objective for request in requests))
         do = partial(run_block, self.objective, self.place.execution)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:  # optuna takes half a second to import
 Values = tuple[Any, ...] | Range
 Point = tuple[str, dict[str, Any]]
 """A family, and the values chosen for its parameters."""
-MULTIPLIER = "local_sgd_sync_multiplier"  # an hpsgd table sets it for the local-sgd of its scenario
+MULTIPLIER = "local_sgd_sync_multiplier"  # an hpsgd table sets it for its scenario's local-sgd
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
-EVALUATIONS = 1000  # per run, roughly, where the scenario does not set run.evaluate_every
+EVALUATIONS = 1000  # rough number per run, if the scenario does not set run.evaluate_every
 AROUND = (0.25, 0.5, 1, 2, 4)  # factors of the scenario's learning rate
-FRAGMENTS, MORE = 4, 4  # of a streaming program where none are written, and times as many
-LEAST = 3  # steps from one fragment to the next, between which an overlap of two fits
+FRAGMENTS, MORE = 4, 4  # a streaming program's default, and a multiple of it
+LEAST = 3  # steps between fragments, into which an overlap of two fits
 DEFAULTS: dict[str, tuple[int, ...]] = {
     "tau": POWERS,
     "tau0": POWERS,
@@ -45,8 +45,8 @@ DEFAULTS: dict[str, tuple[int, ...]] = {
 class Candidate:
     """One configuration: its label and its [[algorithm]] table.
 
-    `varied`: the values chosen by the search; `family`: its entry in the space; `part`: of the
-    cluster, None where all workers train as written; `workers`: how many do.
+    `varied`: the values chosen by the search; `family`: its entry in the space; `part`: the part of
+    the cluster, None if all workers train as written; `workers`: how many train.
     """
 
     label: str
@@ -62,7 +62,7 @@ class Candidate:
         return str(self.table["name"])
 
     def overrides(self, table: Mapping[str, Any]) -> list[str]:
-        """Return what `--set` takes to train on its part of a scenario's cluster."""
+        """Return the arguments of `--set` to train on its part of a scenario's cluster."""
         return self.part.overrides(table) if self.part else []
 
     @property
@@ -74,10 +74,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Entry:
-    """An [[algorithm]] table to start from, and the values to try for each parameter.
+    """An [[algorithm]] table to start from, and the values to try for parameters.
 
-    `part`: of the cluster, on which it trains. `late`: steps of overlap that hide a fragment's
-    mean; 0: as written. `variant`: what it has besides its table, to name it.
+    `part`: the part of the cluster on which it trains. `late`: steps of overlap that hide a
+    fragment's mean; 0: as written. `variant`: the part of its name for changes beyond its table.
     """
 
     table: dict[str, Any]
@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def suffix(self) -> str:
-        """What names it beside its program."""
+        """The part of its name after its program."""
         return self.variant + (f" on {self.part.name}" if self.part else "")
 
 
@@ -105,12 +105,12 @@ class Space:
 
     @property
     def limit(self) -> float:
-        """Return the longest time a run may take (seconds)."""
+        """Return the longest time that a run may take (seconds)."""
         return self.scenario.run.duration or math.inf
 
     @property
     def size(self) -> int | None:
-        """Return the number of configurations; None if a range of real numbers is among them."""
+        """Return the number of configurations; None if a range has real numbers."""
         total = 0
         for entry in self.entries.values():
             sizes = [_count(values) for values in entry.choices.values()]
@@ -130,7 +130,7 @@ class Space:
                 yield family, dict(zip(entry.choices, chosen, strict=True))
 
     def first(self) -> list[Point]:
-        """Return the points to begin with: each family as written, or with middle values."""
+        """Return the points to begin with: every family as written, or with middle values."""
         points = []
         for family, entry in self.entries.items():
             written, chosen = entry.table, dict[str, Any]()
@@ -141,7 +141,7 @@ class Space:
         return points
 
     def samples(self) -> list[Candidate]:
-        """Return each algorithm as written, bounds apart; without one, the `first` points."""
+        """Return the algorithms as written, without bounds; if none, the `first` points."""
         tables = [one.table for one in self.scenario.algorithm if not one.bound]
         written = [Candidate("", table) for table in tables]
         return written or [self.candidate(*point) for point in self.first()]
@@ -151,7 +151,7 @@ class Space:
         return {"algorithm": family} | {f"{family}.{key}": x for key, x in chosen.items()}
 
     def suggest(self, trial: "Trial") -> Point:
-        """Let the search choose: a family, and values of its parameters."""
+        """Let the search choose a family, and values of its parameters."""
         family = trial.suggest_categorical("algorithm", list(self.entries))
         chosen = dict[str, Any]()
         for key, values in self.entries[family].choices.items():
@@ -173,7 +173,7 @@ class Space:
         for key in chosen.keys() - table.keys():
             table = _with(table, key.split("."), chosen[key])
         if chosen or entry.variant:
-            table.pop("label", None)  # all candidates would have the same one
+            table.pop("label", None)  # all candidates would have the same value
         if entry.late and isinstance(table.get("tau"), int):
             one_in_flight = table["tau"] // table.get("fragments", FRAGMENTS) - 1
             if (late := min(entry.late, one_in_flight)) > 1:
@@ -196,9 +196,9 @@ class Space:
         duration: float | None = None,
         changed: Mapping[str, Any] | None = None,
     ) -> Scenario:
-        """Return the scenario of a configuration alone, ended after `duration` seconds.
+        """Return the scenario of one configuration, which ends after `duration` seconds.
 
-        `changed`: the whole scenario's table instead of the one written. Raises InputError.
+        `changed`: a table of the whole scenario to use instead. Raises InputError.
         """
         table, part = candidate.table, candidate.part
         whole = dict(self.scenario.table if changed is None else changed)
@@ -210,7 +210,7 @@ class Space:
         ]
         whole["algorithm"] = [dict(table), *beside]
         whole.pop("tune", None)
-        more = max(1, round(part.more)) if part else 1  # so that all are evaluated as often
+        more = max(1, round(part.more)) if part else 1  # so that all are evaluated equally often
         whole["run"] = whole["run"] | {"evaluate_every": more * self.every}
         if duration is not None:
             whole["run"]["duration"] = f"{duration!r} s"
@@ -219,7 +219,7 @@ class Space:
     def until(self, deadline: float | None) -> "Space":
         """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`.
 
-        None: that end at `run.steps` alone.
+        None: runs end only at `run.steps`.
         """
         gone, ends = {"duration"}, dict[str, str]()
         if deadline is not None:
@@ -232,7 +232,7 @@ class Space:
 def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
     """Return a table with a value at a path, such as recovery.checkpoint.every."""
     first, *rest = path
-    inner = table if isinstance(table, dict) else {"policy": table}  # of recovery
+    inner = table if isinstance(table, dict) else {"policy": table}  # tables of recovery
     return inner | {first: _with(inner.get(first, {}), rest, value) if rest else value}
 
 
@@ -260,9 +260,9 @@ def _count(values: Values) -> int | None:
 def space(scenario: Scenario) -> tuple[Space, list[str]]:
     """Return the search space of a scenario, from [tune] or else a default, and notes.
 
-    A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; every
-    other [[algorithm]] takes part as written. By default each is a family of its own. Bounds are
-    left out, as the fastest of them would end every other run. Raises InputError where there is
+    A program of [tune] starts from the first [[algorithm]] of its name, or from its defaults; every
+    other [[algorithm]] takes part as written. By default each is a separate family. Bounds are left
+    out, because the fastest of them would end every other run. Raises InputError if there is
     nothing to try.
     """
     available, tuned = scenario.programs, scenario.tune.programs
@@ -275,7 +275,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
     if not entries:
         raise InputError(
             f"{scenario.file}: nothing to tune{''.join(f' ({note})' for note in notes)}; add an "
-            "[[algorithm]] table, or say what to try in [tune], such as "
+            "[[algorithm]] table, or list values to try in [tune], such as "
             "local-sgd = { tau = [1, 2, 4, 8] }"
         )
     if not tuned:
@@ -298,7 +298,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
 
 
 def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
-    """Return the families to try: of [tune], then the other algorithms; no bounds."""
+    """Return the families to try: those of [tune], then other algorithms without bounds."""
     entries: dict[str, Entry] = {}
     rest = [algorithm for algorithm in scenario.algorithm if not algorithm.bound]
     for name, choices in scenario.tune.programs.items():
@@ -342,9 +342,9 @@ def _in_parts(
 def _streamed(
     scenario: Scenario, entry: Entry, available: Mapping[str, Program]
 ) -> Iterator[Entry]:
-    """Yield a family, and others whose overlap or fragments hide an average that it waits for.
+    """Yield a family, and variants whose overlap or fragments hide the average it waits for.
 
-    Those are left out that say either themselves, and those with a codec, whose bytes are unknown.
+    Families that set either, or have a codec, whose bytes are unknown, get no variants.
     """
     yield entry
     written = entry.table.keys() | entry.choices.keys()
@@ -377,7 +377,7 @@ def _streamed(
 def _steps_of_mean(
     scenario: Scenario, part: Part | None, fragments: int, available: Mapping[str, Program]
 ) -> int:
-    """Return the steps that the mean of a fragment takes on a part of the cluster; 0: unknown."""
+    """Return how many steps a fragment's mean takes on a part of the cluster; 0: unknown."""
     table = part and part.applied(scenario.table)
     world = varied(scenario, table=table) if table else scenario
     compute = max(world.team.mean_compute)

@@ -222,7 +222,7 @@ def test_the_command_never_overwrites_unasked(folder, capsys, monkeypatch):
     Path("out/flower_app.py").unlink()
     Path("out/pyproject.toml").write_text("mine")
     assert run([*command, "-o", "out"]) == 2
-    assert "pyproject.toml: holds something else" in capsys.readouterr().err
+    assert "pyproject.toml: has other contents" in capsys.readouterr().err
     assert not Path("out/flower_app.py").exists()  # all or nothing
     assert run([*command, "-o", "out", "--overwrite", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
