@@ -47,7 +47,7 @@ TOLERATED = 0.02  # relative rise of the final loss above the least one
 UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
 """Tables without effect on a surrogate; [run] acts only by its end."""
 TIMES = {"cluster", "network", "server", "overhead", "calibration", "recovery"}
-"""Tables without effect where only the numbers of steps and workers count."""
+"""Tables without effect if only the numbers of steps and workers matter."""
 FOLLOWED = 4  # seeds whose mean loss becomes the loss of all runs of a program with a codec
 SETTLES = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
 PACED, PACING = 1 / 16, 256  # share of a run that shows its speed, and its fewest steps

@@ -1,4 +1,4 @@
-"""Tables that commands print on a terminal."""
+"""Make the tables that commands print on a terminal."""
 
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from ..results.statistics import human, loss_digits, loss_in_table, number, with
 from ..results.verdict import ALONE, mark
 from ..studies.tune import regret
 
-if TYPE_CHECKING:  # theory has no need of all that simulates
+if TYPE_CHECKING:  # theory needs no simulator
     from ..studies.fit.fit import FitResult
     from ..studies.result import Result
     from ..studies.sweep.table import SweepResult
@@ -38,20 +38,20 @@ Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
-SWEEP_ROWS = 40  # of a sweep, shown on a terminal
-TUNE_ROWS = 10  # of a search
+SWEEP_ROWS = 40  # most rows of a sweep on a terminal
+TUNE_ROWS = 10  # most rows of a search
 HEADING = 14  # characters of a line of a heading: the table has 80
 OF_CLIENTS = (
     "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
     "gradients_per_hour", "useful_share",
 )  # fmt: skip
-FEW = 3  # kinds of time, which fit one column
+FEW = 3  # most kinds of time that fit one column
 AWAY = ("absent", "unselected")
-IDLE = 0.025  # of the time: of shares that all round to less than 3 % a table says nothing
+IDLE = 0.025  # share of the time: a table of smaller shares says nothing
 
 
 def headed(first: str, *columns: str) -> Table:
-    """Return an empty table: a column of names, and one of numbers for each of `columns`."""
+    """Return an empty table: one column of names, and number columns for `columns`."""
     table = Table(first, **STYLE)
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -59,7 +59,7 @@ def headed(first: str, *columns: str) -> Table:
 
 
 def summary(result: "Result") -> Table:
-    """One line per algorithm of a result; the picked one is bold."""
+    """Tabulate a result, one line per algorithm; the pick is bold."""
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     digits = loss_digits(row["loss"]["last"] for row in rows)
@@ -85,7 +85,7 @@ def summary(result: "Result") -> Table:
 
 
 def language(result: "Result") -> list[Table]:
-    """Show the losses of a language model in other words; [] for other objectives."""
+    """Tabulate further measures of a language model's loss; [] for other objectives."""
     baseline = result.verdict.baseline
     rows = [{"label": row["label"], **result.language(row)} for row in result.algorithms]
     if not any("perplexity" in row for row in rows):
@@ -103,9 +103,7 @@ def language(result: "Result") -> list[Table]:
 
 
 def spent(rows: Sequence[Row]) -> list[Table]:
-    """Show the shares of the workers' time in a table of their own, where there are many kinds; and
-    before it the numbers of rounds, where clients are sampled.
-    """
+    """Tabulate shares of time if there are many kinds; before, any rounds of clients."""
 
     def share(kind: str, row: Row) -> str:
         return _shares([row["breakdown"].get(kind)])
@@ -127,7 +125,7 @@ def spent(rows: Sequence[Row]) -> list[Table]:
 
 
 def _by_group(rows: Sequence[Row]) -> list[Table]:
-    """Show what each group of sampled clients adds to the model and transfers."""
+    """Tabulate contributions and transfers of every group of sampled clients."""
     groups = [
         {"label": "" if place else row["label"], **group}
         for row in rows
@@ -158,30 +156,30 @@ def _kinds(rows: Sequence[Row]) -> list[str]:
 def in_units(
     rows: Sequence[Row], target: float | None = None, first: str | None = None
 ) -> list[Table]:
-    """A line per row in units of the trade; no table where none is set."""
+    """Tabulate amounts such as tokens and cost; [] if none is set."""
     what, cells = consumption.cells(rows, target)
     broken = {
         heading.replace(" (", "\n(").replace("-", "-\n").replace("/c", "/\nc"): partial(
             _stacked, cell
         )
         for heading, cell in cells.items()
-        if not (first and heading == "tokens" and len({*map(cell, rows)}) == 1)  # said above
+        if not (first and heading == "tokens" and len({*map(cell, rows)}) == 1)  # shown above
     }
     return [_table(rows, {first or what: _named, **broken})] if cells else []
 
 
 def _stacked(cell: Cell, row: Row) -> str:
-    """Put an interval and its level beneath the value, so that no column is cut at 80 columns."""
+    """Put an interval and its level beneath the value, so that columns fit into 80."""
     return cell(row).replace(" (", "\n").replace("%: ", "%:\n").removesuffix(")")
 
 
 def _beneath(cell: Cell, row: Row) -> str:
-    """Put an interval beneath its value: labels need the room."""
+    """Put an interval beneath its value, because labels need the room."""
     return cell(row).replace(" (", "\n(").replace(" %: ", " %:\n")
 
 
 def _heading(column: ResultColumn, target: object, usual: str) -> str:
-    """Head a column, without a line on intervals where it has none."""
+    """Return a column's heading, without the line on intervals if it has none."""
     return column.heading.format(target=target, kind=usual).removesuffix("\n()")
 
 
@@ -190,7 +188,7 @@ def _named(row: Row) -> str:
 
 
 def sweep(result: "SweepResult") -> Table:
-    """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and its results."""
+    """Tabulate the first `SWEEP_ROWS` of `distinct` rows: varied keys, and results."""
     rows, columns = distinct(result)
     rows, ranked = rows[:SWEEP_ROWS], ranked_by(result.rows)
     columns["algorithm"] = _algorithm(result)
@@ -220,7 +218,7 @@ def sweep(result: "SweepResult") -> Table:
 
 
 def _sweep_keys(rows: Sequence[Row]) -> set[str]:
-    """Return the keys of the columns of a sweep, without those that there is no room for."""
+    """Return the keys of a sweep's columns, as many as there is room for."""
     stated_keys = {key for row in rows for key, value in row.items() if value is not None}
     keys = {"seconds_per_step", *stated_keys}
     keys |= {"time_to_target_s"} if "reached" in stated_keys else set()
@@ -229,14 +227,14 @@ def _sweep_keys(rows: Sequence[Row]) -> set[str]:
 
 
 def _algorithm(result: "SweepResult") -> Cell:
-    """Return the name of a row's algorithm: its program, where no two have the same."""
+    """Return the name of a row's algorithm: its program, if all programs differ."""
     pairs = {(row["label"], row["program"]) for row in result.rows}
     key = "program" if len({program for _, program in pairs}) == len(pairs) else "label"
     return lambda row: _named({"label": row[key], "bound": row["label"] in result.bounds})
 
 
 def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
-    """Return a row of each algorithm and values that it has, and the columns of what was varied."""
+    """Return one row per algorithm and its varied values, and the varied columns."""
     varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
     programs = {row["program"] for row in result.rows}
     columns = {_short(key, varied): _varied(key, programs) for key in varied}
@@ -255,8 +253,8 @@ def _with_ends(cell: Cell, key: str, row: Row) -> str:
 
 
 def _ends_of(row: Row, key: str) -> str:
-    """Return the interval of a loss or a pace that is wide enough to be shown."""
-    untold = row[key] is None or key == "time_to_target_s"  # whose cell has it
+    """Return the interval of a loss or a step time if it is wide enough to show."""
+    untold = row[key] is None or key == "time_to_target_s"  # its cell shows it
     if untold or (estimate := estimate_of(row, key)).narrow:
         return ""
     low, high = estimate.span
@@ -266,7 +264,7 @@ def _ends_of(row: Row, key: str) -> str:
 
 
 def _spent(kinds: Sequence[str]) -> str:
-    """Head the shares of time, two kinds to a line."""
+    """Return the heading of shares of time, with two kinds per line."""
     pairs = ("/".join(kinds[place : place + 2]) for place in range(0, len(kinds), 2))
     return "/\n".join(pairs) + " %"
 
@@ -279,14 +277,14 @@ def _short(key: str, keys: Iterable[str]) -> str:
 
 
 def _final_of_sweep(digits: int, row: Row) -> str:
-    """Return a final loss, or with how many seeds there is none."""
+    """Return a final loss, or how many seeds diverged."""
     if lost := row["diverged"]:
         return "diverged" if lost == row["seeds"] else f"{lost} of {row['seeds']} diverged"
     return loss_in_table(row["final_loss"], digits)
 
 
 def _varied(key: str, programs: Collection[str]) -> Cell:
-    """Return the value of a key that is varied; "-" in rows of programs that do not have it."""
+    """Return the value of a varied key; "-" for programs without the key."""
     table, name, *_ = [*key.split("."), ""]
     of_one = table == "algorithm" and name in programs
     return lambda row: toml(row[key]) if not of_one or row["program"] == name else "-"
@@ -305,9 +303,7 @@ def _to_target(usual: str, row: Row) -> str:
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
-    """The first `TUNE_ROWS` configurations, others that may be as good, what losses are compared
-    with, and what being wrong about an input costs.
-    """
+    """Tabulate the leading configurations of a search, and the cost of wrong inputs."""
     verdict, ranked = result.verdict, result.ranked
     also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference, ALONE]
     shown = ranked[:TUNE_ROWS]
@@ -342,14 +338,14 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     if any("at_equal_loss" in row for row in rows):
         columns[f"days at\nequal loss\n({USUAL})"] = partial(_beneath, wording.at_equal_loss)
     columns["seeds"] = _text("seeds")
-    if any(row["basis"] for row in rows):  # both leave too few columns
+    if any(row["basis"] for row in rows):  # too few columns are left for both
         del columns["seeds"]
         columns["basis"] = lambda row: row["basis"] or "-"
     return _table(rows, columns, strong=verdict.pick)
 
 
 def _reached_value(objective: Any, row: Row, digits: int) -> str:
-    """Return a configuration's value, or why it has none."""
+    """Return a configuration's value, or the reason why it has none."""
     if row["reached"] == row["seeds"]:
         return str(objective.show(row["value"], digits))
     if row["stopped"] == "cut":
@@ -362,7 +358,7 @@ def _reached_value(objective: Any, row: Row, digits: int) -> str:
 
 
 def _regrets(rows: Sequence[Row]) -> Table:
-    """Show what each candidate costs if an input is wrong."""
+    """Tabulate the cost of every candidate if an input is wrong."""
     columns: dict[str, Cell] = {"% above the best\nof these, with": _named}
     for what in dict.fromkeys(world["input"] for world in rows):
         worlds = [world for world in rows if world["input"] == what]
@@ -376,7 +372,7 @@ def _regret(worlds: Sequence[Row], row: Row) -> str:
 
 
 def fit(result: "FitResult") -> list[Table]:
-    """The fitted keys, the targets that were used, and those that were predicted."""
+    """Tabulate the fitted keys, the targets used, and the targets predicted."""
 
     def ends(row: Row, key: str) -> str:
         return "not determined" if row[key] is None else " to ".join(map(number, row[key]))
@@ -401,7 +397,7 @@ def fit(result: "FitResult") -> list[Table]:
 
 
 def theory(document: Row) -> list[Table | str]:
-    """Lay out the document of `paceline theory`, without its notes."""
+    """Tabulate the document of `paceline theory`, without its notes."""
     keys = _headings()
     del keys["claims"]
     tables = [
@@ -414,15 +410,15 @@ def theory(document: Row) -> list[Table | str]:
 
 
 def _hide(hide: Row | None) -> str:
-    """Say after how many steps of delay an average costs no time."""
+    """Return a sentence on the delay after which an average costs no time."""
     if hide is None:
         return "No delay hides an average: computing takes no time."
     if not hide:
-        return "No delay is advised: a round of sampled clients ends with reports, not an average."
+        return "No delay is advised: a round of sampled clients ends with reports, not a mean."
     if hide["delay"] is not None:
-        return f"An average at every step is hidden by a delay of {_steps(hide['delay'])}."
+        return f"A delay of {_steps(hide['delay'])} hides an average at every step."
     period, delay = _steps(hide["smallest_period"]), _steps(hide["delay_at_smallest_period"])
-    often = "No delay hides an average at every step, which holds the link for longer than that"
+    often = "No delay hides an average at every step, because it takes longer than a step"
     return f"{often}: average every {period}, with a delay of {delay}."
 
 
@@ -431,7 +427,7 @@ def _steps(count: int) -> str:
 
 
 def listing(rows: Sequence[Row]) -> Table:
-    """Lay out the rows of `paceline list`: name, summary, and parameters and source if any."""
+    """Tabulate the rows of `paceline list`: name, summary, and any parameters and source."""
     columns: dict[str, Cell] = {"name": lambda row: row["name"], "": lambda row: row["summary"]}
     if any(row["parameters"] for row in rows):
         columns["parameters"] = lambda row: "\n".join(map(_parameter, row["parameters"].items()))
@@ -444,7 +440,7 @@ def listing(rows: Sequence[Row]) -> Table:
 
 
 def _parameter(item: tuple[str, Row]) -> str:
-    """A parameter with its default and unit: "tau: required (steps)", "alpha = 0.6"."""
+    """Format a parameter with default and unit: "tau: required (steps)", "alpha = 0.6"."""
     key, about = item
     default, unit = toml(about["default"]), about["unit"]
     text = f"{key}: required" if default == "required" else f"{key} = {default}"
@@ -452,7 +448,7 @@ def _parameter(item: tuple[str, Row]) -> str:
 
 
 def toml(value: Any) -> str:
-    """Return a default as a scenario writes it, a bare word for a text or nothing."""
+    """Format a default like a scenario; texts become bare words."""
     if isinstance(value, Mapping):
         return messages.toml({**value})
     if value is None or isinstance(value, str):
@@ -461,20 +457,20 @@ def toml(value: Any) -> str:
 
 
 def claims(rows: Sequence[Row]) -> Table | str:
-    """A line for each claim of `paceline reproduce`: the paper's number, ours, and the verdict."""
+    """Tabulate the claims of `paceline reproduce`: the paper's number, ours, and the verdict."""
     if not rows:
-        return "No claim of these papers is about time alone."
+        return "No claim of these papers is only about time."
     columns = {heading: _value(key) for heading, key in _headings()["claims"].items()}
     return _table(rows, columns, len(columns))
 
 
 def _headings() -> dict[str, dict[str, str]]:
-    """Return keys of documents by the headings of columns, for each table of tables.toml."""
+    """Return keys of documents by column heading, for every table of tables.toml."""
     return tomllib.loads(untrusted.text(TABLES))
 
 
 def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:
-    """A line for each kind of claim: how many have which verdict; printed ones first."""
+    """Tabulate how many claims of every kind have which verdict; printed claims first."""
     lines = []
     for kind, counted in summary.items():
         counts = ", ".join(f"{count} {verdict}" for verdict, count in counted.items() if count)
@@ -501,7 +497,7 @@ def _value(key: str) -> Cell:
 
 
 def _moment(seconds: float) -> str:
-    """Return a time as people say it and, with four digits, in seconds: "19.2 min (1149 s)"."""
+    """Format a time in a readable unit and in seconds: "19.2 min (1149 s)"."""
     exact = f"{seconds:.0f} s" if seconds >= 1000 else f"{seconds:#.4g} s"
     return exact if seconds < 120 else f"{human(seconds)} ({exact})"
 

@@ -27,7 +27,7 @@ STATED = {
     "time_to_target_s": "time_to_target",
     "final_loss": "loss",
 }
-"""Quantities of which one run's interval may be stated, by the key of their column."""
+"""Quantities that may have an interval of one run, by the key of their column."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ RESULT_COLUMNS = tuple(
 )
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_per_step")
-"""Keys of the columns that algorithms are ranked by: the first that has a value."""
+"""Keys of the columns for ranking algorithms; the first with a value counts."""
 
 
 def ranked_by(rows: Sequence[Mapping[str, Any]]) -> ResultColumn:

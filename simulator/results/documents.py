@@ -65,7 +65,7 @@ def _keys(name: str) -> dict[str, Any]:
 
 Owned = _type("owned")
 SHAPES = {name: _type(name[:-5]) for name in ("run.json", COMPARISON, TUNE, SWEEP)}
-"""By file name; any other document is `Owned`."""
+"""Shapes by file name; other documents are `Owned`."""
 
 
 def demand_shape(shape: Any, value: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 LEVEL = 0.90
-"""The level of every interval that is said, and of whatever is known; `ci95` in JSON has `CI95`."""
+"""The level of every stated interval and of every decision; `ci95` in JSON has `CI95`."""
 USUAL = f"{100 * LEVEL:.3g} %"
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 NORMAL = NormalDist().inv_cdf(TAILS[1])  # standard deviations from the middle to an end

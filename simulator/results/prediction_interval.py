@@ -548,7 +548,7 @@ class Errors(NamedTuple):
 
 NO_ERRORS = Errors()
 Models = Mapping[str, Errors]
-"""Of each algorithm by its label; empty where neither losses nor times have errors of their own."""
+"""Errors of algorithms by label; empty if neither losses nor times have any."""
 NO_MODELS: Models = {}
 
 

@@ -41,7 +41,7 @@ PACES = {
     "seconds_per_step": ("step", seconds_per_step),
     "seconds_per_gradient": ("gradient that reaches the model", seconds_per_gradient),
 }
-"""Measures of a pace: what it is the time of, in words, and its function of a run."""
+"""Measures of speed, each with its unit of work in words, and its function of a run."""
 ALIKE = 0.01  # share by which estimates may differ and still count as equal
 HEADLINE = 15  # words
 ENOUGH = 8  # seeds to ask for if one says nothing
@@ -52,9 +52,9 @@ Bases = Mapping[str, str | None]
 Row = Mapping[str, Any]
 
 LEADING = ("missed", "stalled", "bound", "diverged", "unreached", "over-cap")
-"""Codes of reasons that the sentence says itself, those from the second on without a pick alone."""
+"""Codes of reasons in the sentence itself; all but the first only without a pick."""
 LIMITS = ("edge", "some-seeds", "free-codec")
-"""Codes of reasons that limit the answer, which come before what explains it."""
+"""Codes of reasons that limit the answer, which come before explanations."""
 
 
 class Question(NamedTuple):

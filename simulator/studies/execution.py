@@ -32,7 +32,7 @@ PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
 FILES = ("file", "membership", "regions", "platform")  # keys whose values name files
 
 Progress = Callable[[float, int], None]
-"""Called with the number of finished tasks, and shares of one, and that of all tasks."""
+"""A function called with the number of finished tasks, fractions included, and of all."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others
 SHARED = "/dev/shm"  # where Linux keeps the locks that processes share
 
 UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
-"""The description of the task that is being worked on, of several the first to begin."""
+"""The description of the running task, or of the first of several."""
 
 
 class Processes:

@@ -21,7 +21,7 @@ SHORT = {
     "time_to_target_s": "time_to_target",
     "total_cost": "used.cost",
 }
-"""Short names of numbers, beside their own paths in a row of `algorithms`."""
+"""Short names of numbers, beside their paths in a row of `algorithms`."""
 _ALGORITHM = re.compile(r"algorithms?(?:\[(\d+)\]|\.(.+?))\.([a-z_0-9.]+)")
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
 

@@ -40,7 +40,7 @@ AROUND = 1000.0  # factor below and above the scenario's value
 CLOSE = 1.005  # ratio of two values that count as equal
 STEPS = 5  # about how many simulations a root takes
 Reading = tuple[float, float, float, float]
-"""A number, the ends of its interval, and their level; nan where it has no value."""
+"""A number, the ends of its interval, and their level; nan without a value."""
 _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
 
 

@@ -35,7 +35,7 @@ KINDS: dict[Why | None, str] = {
 }  # fmt: skip
 RECENT_WAITS = 256  # waits to store; earlier waits cannot lie beyond the end
 Drawn = tuple[tuple[float, ...], Iterator[float]]
-"""Compute times of a node at rest (s): one that is already drawn, if any, and the next ones."""
+"""Compute times of a node at rest (s): any time already drawn, and the next ones."""
 
 
 def _zero_gradient(x: Vector) -> Vector:

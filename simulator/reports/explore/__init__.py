@@ -1,5 +1,5 @@
-"""`paceline explore`: a scenario behind sliders, on a page that answers when one is released.
+"""`paceline explore`: a page with sliders that simulates when one is released.
 
-`controls` defines the sliders, and `explorer` simulates what they say. `page` shows that, and
-`serve` serves it to this machine alone. Import `serve.explore`.
+`explorer` defines the sliders, and simulates their values. `page` shows the result, and `serve`
+serves the page to this machine only. Import `serve.explore`.
 """

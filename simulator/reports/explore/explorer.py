@@ -1,7 +1,7 @@
-"""A scenario behind sliders: what each one moves, the values it offers, and what they predict.
+"""A scenario with sliders: the settings they move, their values, and predictions.
 
-A slider moves all settings of one meaning, such as the latencies of all links: it shows their value
-where they agree, and a factor that multiplies each of them where they differ.
+A slider moves all settings of one meaning, such as the latencies of all links. It shows their value
+if they agree, and a factor that multiplies them if they differ.
 """
 
 import math
@@ -42,7 +42,7 @@ RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
 PER_DECADE = 20  # values of a slider
 WORKERS = 256  # the slider's upper end, unless the scenario has more
 OVERLAP = 20  # steps: the slider's upper end, unless the scenario has more
-WRITTEN = "as written"  # codecs that differ, or have parameters of their own
+WRITTEN = "as written"  # codecs that differ, or have parameters
 SPREAD = 3.0  # largest standard deviation of compute times over their mean
 REMEMBERED = 32  # results that stay in memory
 UNITS = {
@@ -57,7 +57,7 @@ def read(text: str, kind: Kind) -> float:
 
 
 def write(value: float, kind: Kind, digits: int = 4) -> str:
-    """Write a value in SI units with significant `digits` and the largest unit that fits."""
+    """Format a value in SI units with significant `digits` and the largest unit that fits."""
     if kind not in UNITS:
         return str(round(value)) if kind == "count" else f"{value:.{digits}g}"
     fitting = [unit for unit in UNITS[kind] if unit[0] <= value * (1 + 1e-9)]
@@ -66,7 +66,7 @@ def write(value: float, kind: Kind, digits: int = 4) -> str:
 
 
 class Setting(NamedTuple):
-    """One value of a scenario's table: its path, the value (SI), and how to write another."""
+    """One value of a scenario's table: its path, the value (SI), and a function to write it."""
 
     path: KeyPath
     own: float
@@ -77,7 +77,7 @@ class Setting(NamedTuple):
 class Control:
     """One slider. `texts`: its values, in ascending order; `own` is the scenario's.
 
-    `factor`: its values multiply the value of each of `places`.
+    `factor`: whether its values multiply those of `places`.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Control:
             return self.texts.index(text.strip())
         try:
             value = read(text.strip(), self.kind)
-        except AssertionError:  # pint's, of a text such as "\0"
+        except AssertionError:  # pint raises it for a text such as "\0"
             raise ValueError("not a quantity") from None
         if self.kind == "count" and value % 1:
             raise ValueError("not a whole number")
@@ -114,7 +114,7 @@ class Control:
         return int(np.argmin(np.abs(steps - self.read(text))))
 
     def changes(self, text: str) -> dict[KeyPath, Any]:
-        """Return the values to write into the scenario's table, by path. Raises ValueError."""
+        """Return the values to write into the scenario's table by path. Raises ValueError."""
         value = self.read(text)
         times = {place.path: place.own if self.factor else 1.0 for place in self.places}
         return {place.path: place.write(value * times[place.path]) for place in self.places}
@@ -137,11 +137,11 @@ def changed(scenario: Scenario, changes: Mapping[KeyPath, Any]) -> Scenario:
 
 
 _Row = tuple[str, str, str, Kind, list[Setting], tuple[float, float] | None]
-"""Name, label, explanation and kind of a slider, what it moves, and its least and largest value."""
+"""Name, label, explanation and kind of a slider, its settings, and its least and largest value."""
 
 
 def controls(scenario: Scenario) -> tuple[Control, ...]:
-    """Return the sliders that have something to move in a scenario."""
+    """Return the sliders that have a setting to move in a scenario."""
     cluster, sites = scenario.cluster, [*_sites(scenario)]
     fixed = scenario.network.regions or scenario.network.platform
     least = max(1, sum(group.workers for group in cluster.group))
@@ -157,12 +157,12 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
          sites, (1, parts.count_sites(scenario))),
         ("latency", "Latency", "one way, per hop", "time",
          [] if scenario.network.duration else line("latency", "time"), None),
-        ("average", "Average", "the time that one average takes (D)", "time",
+        ("average", "Average", "the time of one average (D)", "time",
          line("duration", "time"), None),
         ("bandwidth", "Bandwidth", "of each link", "bandwidth",
          line("bandwidth", "bandwidth"), None),
-        ("straggling", "Straggling", "standard deviation of compute times over their mean; a moved "
-         "one makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
+        ("straggling", "Straggling", "standard deviation of compute times over their mean; moving "
+         "it makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
         ("workers", "Workers", "number of workers that train together", "count",
          workers, (least, max(WORKERS, cluster.workers))),
         ("tau", "Period τ", "local steps between averages", "count",
@@ -181,7 +181,7 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
 
 
 def _control(row: _Row) -> Control:
-    """Return a slider of round values: from `ends`, or a hundredth to 100 times the value."""
+    """Return a slider of round values between `ends`, or a hundredth and 100 times the value."""
     name, label, about, kind, places, ends = row
     own = float(places[0].own)
     if factor := any(not math.isclose(place.own, own) for place in places):
@@ -215,7 +215,7 @@ def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
 
 
 def _setting(path: KeyPath, value: Any, kind: Kind) -> Setting | None:
-    """Return how to move a value, a random time by its mean; None if it cannot move."""
+    """Return the setting of a value, of a random time by its mean; None if it cannot move."""
     if isinstance(value, str) and kind in UNITS:
         return Setting(path, to_si(value, kind), partial(write, kind=kind, digits=12))
     if isinstance(value, Mapping) and kind == "time":
@@ -229,7 +229,7 @@ def _setting(path: KeyPath, value: Any, kind: Kind) -> Setting | None:
 
 
 def _late(scenario: Scenario) -> Iterator[Setting]:
-    """Yield the overlap of algorithms that have it by default."""
+    """Yield the overlap of algorithms that have one by default."""
     for at, algorithm in enumerate(scenario.algorithm):
         value = algorithm.parameters.get("overlap")
         if "overlap" not in algorithm.written and type(value) is int:
@@ -237,7 +237,7 @@ def _late(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _spreads(scenario: Scenario) -> list[Setting]:
-    """Return the compute times, moved by their coefficient of variation at the same mean."""
+    """Return settings of the compute times' coefficient of variation at the same mean."""
     cluster, settings = scenario.cluster, list[Setting]()
     laws: list[tuple[KeyPath, Any]] = [(("cluster", "compute"), cluster.compute)]
     laws += [(("cluster", "group", at, "compute"), group.compute)
@@ -253,11 +253,11 @@ def _spreads(scenario: Scenario) -> list[Setting]:
             return {"dist": "gamma", "mean": f"{mean:.12g} s", "shape": 1 / value**2}
 
         settings.append(Setting(path, math.sqrt(law.variance) / mean, write))
-    return [each for each in settings if each.own] or settings  # constants beside others stay so
+    return [one for one in settings if one.own] or settings  # constants stay beside random times
 
 
 def _sites(scenario: Scenario) -> Iterator[Setting]:
-    """Yield the tables that change with the number of sites, if there are several."""
+    """Yield the setting of the number of sites, if there are several."""
     apart = scenario.network.regions or isinstance(scenario.objective, LearningCurve)
     many = parts.count_sites(scenario) if scenario.cluster.group and apart else 1
     for key in ("cluster", "objective", "cost") if many > 1 else ():
@@ -270,8 +270,8 @@ def _sites(scenario: Scenario) -> Iterator[Setting]:
 
 
 def _codecs(scenario: Scenario) -> Iterator[Control]:
-    """Yield the slider of the codecs that all algorithms with a codec can take by name."""
-    those = [at for at, each in enumerate(scenario.algorithm) if "codec" in each.parameters]
+    """Yield the slider of codecs by name that suit all algorithms with a codec."""
+    those = [at for at, one in enumerate(scenario.algorithm) if "codec" in one.parameters]
     written = [scenario.algorithm[at].written.get("codec", "raw") for at in those]
     names = list[str]()
     for name in CODECS.names if those else ():
@@ -283,7 +283,7 @@ def _codecs(scenario: Scenario) -> Iterator[Control]:
     texts = tuple(dict.fromkeys([own, *names]))
     named = [Setting(("algorithm", at, "codec"), 0.0, lambda at: texts[int(at)]) for at in those]
     if len(texts) > 1:
-        about = "what compresses messages, where an algorithm has a codec"
+        about = "the codec of messages, if an algorithm has one"
         yield Control("codec", "Codec", about, "choice", tuple(named), texts, own, False)
 
 
@@ -294,7 +294,7 @@ def _count(value: float) -> int:
 class Explorer:
     """A scenario, its sliders, and the results computed so far.
 
-    A state has the texts of the values that differ from the scenario's, by slider name.
+    A state maps slider names to the texts of values that differ from the scenario's.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -309,7 +309,7 @@ class Explorer:
         return {control.name: control for control in controls(self.scenario)}
 
     def read(self, search: str) -> tuple[dict[str, str], list[str]]:
-        """Return the state in a query string, and a sentence for each part that is ignored."""
+        """Return the state in a query string, and a sentence for every ignored part."""
         state: dict[str, str] = {}
         problems = []
         for name, text in parse_qsl(search.removeprefix("?"), keep_blank_values=True):
@@ -317,7 +317,7 @@ class Explorer:
         return {name: state[name] for name in self.controls if name in state}, problems
 
     def put(self, state: dict[str, str], name: str, text: str) -> list[str]:
-        """Put a value into a state; return a sentence about it if it is not valid."""
+        """Put a value into a state; return a sentence if it is invalid."""
         if (control := self.controls.get(name)) is None:
             known = nearest(name, self.controls, "the sliders are")
             return [f"{show(name)} is ignored: unknown; {known}."]
@@ -339,7 +339,7 @@ class Explorer:
     def apply(self, state: Mapping[str, str]) -> Scenario:
         """Return the scenario with the values of a state.
 
-        Raises InputError where values that are valid alone are invalid together.
+        Raises InputError if values that are valid alone are invalid together.
         """
         try:
             return changed(self.scenario, self.changes(state))
@@ -347,14 +347,14 @@ class Explorer:
             raise InputError(str(error)) from None
 
     def result(self, state: Mapping[str, str]) -> Result:
-        """Simulate a state, as `paceline simulate` does. Raises InputError."""
+        """Simulate a state like `paceline simulate`. Raises InputError."""
         return self._simulated(*state.items())
 
 
 def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
     """Return the page's figures for figures.js: error against time, and where the time goes.
 
-    `loaded`: the scenario as it was loaded, of which thin lines are drawn.
+    `loaded`: the result of the scenario as loaded, drawn as thin lines.
     """
     scenario, names = result.scenario, apart([*result.groups])
     groups = dict(zip(names, result.groups.values(), strict=True))
@@ -379,14 +379,14 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
 
 
 def exported(explorer: Explorer, state: Mapping[str, str], overrides: Sequence[str]) -> str:
-    """Return the text of a scenario with the sliders' values, as of `_rewritten`."""
+    """Return the text of a scenario with the sliders' values; see `_rewritten`."""
     moved = ", ".join(f"{name} = {value}" for name, value in state.items()) or "unchanged"
     what, changes = f"paceline explore: {moved}", explorer.changes(state)
     return _rewritten(explorer.scenario, what, overrides, lambda document: put(document, changes))
 
 
 def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) -> str:
-    """Return the text of a scenario with the fitted values, texts as for `--set`."""
+    """Return the text of a scenario with the fitted values, given as for `--set`."""
 
     def change(document: Any) -> None:
         for assignment in sets:
@@ -398,11 +398,11 @@ def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) ->
 def _rewritten(
     scenario: Scenario, what: str, overrides: Sequence[str], change: Callable[[Any], None]
 ) -> str:
-    """Return the text of a scenario after a `change`, which `what` names in its head.
+    """Return a scenario's text after a `change`, which `what` names in the first line.
 
-    That is the scenario's own file, comments included. With `overrides` (--set), or where the
-    scenario extends another, it is the whole table without comments. Names of files become
-    absolute, so that the text is valid in any folder.
+    The text is the scenario's file, including comments. With `overrides` (--set), or if the
+    scenario extends another, it is the whole table without comments. File names become absolute, so
+    that the text is valid in any folder.
     """
     tomlkit = extra("tomlkit", "explore")  # keeps comments
     file = Path(scenario.file).absolute()

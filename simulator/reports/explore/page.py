@@ -1,4 +1,4 @@
-"""The page in Dash: its layout, and the callbacks between the browser and the explorer."""
+"""The page in Dash: its layout, and callbacks between the browser and the explorer."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from .explorer import Control, Explorer, exported, figures
 ASSETS = Path(__file__).parent.parent / "assets"
 CAPTION = f"Mean over seeds; bands: {USUAL}. Thin lines: the scenario as loaded."
 FIGURES = {"error": "Error against time", "spent": "Time per step"}
-_aria: Any = dict  # makes attributes for screen readers, which Dash's type stubs lack
+_aria: Any = dict  # passes attributes for screen readers, which Dash's type stubs lack
 
 
 def page(explorer: Explorer, overrides: list[str]) -> Dash:
@@ -158,7 +158,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
 
 
 def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[str, Any]:
-    """Return the outputs of the controls after one of them, or the address, has changed."""
+    """Return the outputs of the controls after one of them or the address changes."""
     state, problems = explorer.read(search)
     kind, _, name = str(ctx.triggered_id or "url").partition("-")
     if kind == "reset":

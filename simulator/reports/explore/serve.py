@@ -1,4 +1,4 @@
-"""Serve the page, by default to this machine alone."""
+"""Serve the page, by default only to this machine."""
 
 import ipaddress
 import logging
@@ -26,7 +26,7 @@ def explore(  # noqa: PLR0913 - the options of the command
     say: Callable[[str], None],
     opened: Callable[[str], None],
 ) -> None:
-    """Serve the page of a scenario until KeyboardInterrupt, which SIGTERM raises, too.
+    """Serve the page of a scenario until KeyboardInterrupt, which SIGTERM also raises.
 
     `port` 0: a free one. `say` is called with warnings for the user, `opened` with the page's
     address once it answers. Raises InputError.
@@ -61,7 +61,7 @@ def explore(  # noqa: PLR0913 - the options of the command
 
 
 def is_local(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -89,7 +89,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _malformed(error: Exception) -> Any:
-    """Answer a request on which Dash or a callback fails: the page never sends one."""
+    """Answer a malformed request, which the page itself never sends."""
     from werkzeug.exceptions import HTTPException  # noqa: PLC0415
 
     if isinstance(error, HTTPException):

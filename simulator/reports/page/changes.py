@@ -1,8 +1,8 @@
-"""What would change the answer of a run: other links, prices and budgets, from what is saved.
+"""Show which other links, prices and budgets would change the answer of a saved run.
 
-Times scale with the time of a step, of which short simulations without a loss tell how it changes;
-the loss by steps stays as it is. What is saved in a RUN is data of unknown origin: no file outside
-it is read, and nothing long is run.
+Times scale with the step time, whose changes come from short simulations without a loss. The loss
+by steps stays the same. A saved RUN is data of unknown origin: no file outside it is read, and
+nothing long is run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from ...studies.tune import regret
 from .parts import CHANGES, PageSection, PageTable
 from .reading import FoundRun
 
-SHOWN = 3  # algorithms: the pick, the next, data-parallel training, or others as good
+SHOWN = 3  # algorithms: the pick, the next, data-parallel training, or equally good others
 TARGET, RUN, STEP = "Time to the target", "Time of the run", "Time per step"
 BASE = "as simulated"
 LONGEST = 4e5  # gradients of all short simulations together
@@ -31,7 +31,7 @@ NO_SECTION = (InputError, RunError, ValueError, KeyError, TypeError, ArithmeticE
 
 
 class Amounts(NamedTuple):
-    """Amounts of a run of one algorithm: time (s), cost, its part for traffic, and loss."""
+    """The amounts of one algorithm's run: time (s), cost, its part for traffic, and loss."""
 
     seconds: float
     cost: float | None = None
@@ -40,14 +40,14 @@ class Amounts(NamedTuple):
     loss: str = ""
 
     def __str__(self) -> str:
-        """Return the amounts in words."""
+        """Format the amounts."""
         cost = ""
         if self.cost is not None:
             cost = f"{wording.cell(stated({'mean': self.cost}), '')} {self.currency}".rstrip()
         return ", ".join(filter(None, [human(self.seconds), cost, self.loss]))
 
     def scaled(self, times: float, price: float = 1.0) -> "Amounts":
-        """Return the amounts of a run `times` as long, at `price` times the price of time."""
+        """Return the amounts of a run `times` as long, with the price of time times `price`."""
         cost = self.cost
         if cost is not None:
             cost = (cost - self.traffic) * times * price + self.traffic
@@ -55,13 +55,13 @@ class Amounts(NamedTuple):
 
 
 Changed = Mapping[str, Amounts | None]
-"""What each algorithm takes under a change, by label; None where only a long run would tell."""
+"""Amounts of algorithms under a change, by label; None if only a long run would show them."""
 
 
 def section(found: FoundRun, place: int) -> PageSection | None:
-    """Tabulate the leading algorithms' amounts if an input was half or twice as large.
+    """Tabulate the leading algorithms' amounts for inputs half or twice as large.
 
-    None for a measurement, and if none of this is known.
+    None for a measurement, or if no amount is available.
     """
     run = found.main
     if run is None or run.is_measured or not found.verdict["pick"]:
@@ -79,7 +79,7 @@ def section(found: FoundRun, place: int) -> PageSection | None:
     if len(rows) == 1:
         return None
     cells = [[name, *(str(row[label] or "-") for label in base)] for name, row in rows.items()]
-    caption = f"{measure} where steps take longer or shorter; the loss by steps stays as it is"
+    caption = f"{measure} if steps take longer or shorter; the loss by steps stays the same"
     lead = _sentence(rows) if len(base) > 1 else ""
     table = PageTable(caption, ("with", *base), cells)
     return PageSection(f"changes-{place}", CHANGES, lead, tables=[table])
@@ -94,7 +94,7 @@ def _leading(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
 
 
 def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amounts | None:
-    """Return a run's amounts to the target, in all, or per step, by `measure`."""
+    """Return a run's amounts to the target, overall or per step, depending on `measure`."""
     if measure == STEP:
         return Amounts(stated(row["seconds_per_step"]).value)
     to_target = measure == TARGET
@@ -109,7 +109,7 @@ def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amount
 
 
 def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
-    """Return the measure of the pick; runs that end by their duration show only steps."""
+    """Return the measure of the pick; runs that end by their duration only have step times."""
     if (row["time_to_target"] or {}).get("mean") is not None:
         return TARGET
     return STEP if scenario.run.duration is not None else RUN
@@ -144,7 +144,7 @@ def _changes(
 def _paces(
     run: RunDirectory, scenario: Scenario, labels: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Return the seconds per step of short runs, by label; None if only long ones show it."""
+    """Return the seconds per step of short runs by label; None if long runs are needed."""
     return {
         one.label: links.short_pace(scenario, one, run.runs[one.label][0], LONGEST)
         if run.runs.get(one.label)
@@ -155,7 +155,7 @@ def _paces(
 
 
 def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts) -> Amounts | None:
-    """Return the amounts of twice the steps, with the curve's loss there."""
+    """Return the amounts of twice the steps, with the loss of the curve there."""
     row, runs = run.rows[label], run.runs.get(label, ())
     if not runs or row["loss"]["last"] is None:
         return None
@@ -168,7 +168,7 @@ def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts)
 
 
 def _sentence(rows: Mapping[str, Changed]) -> str:
-    """Name the algorithm that takes the least time, and the inputs that change that."""
+    """Name the algorithm with the least time, and the inputs that change that."""
     there = {name: {k: one.seconds for k, one in row.items() if one} for name, row in rows.items()}
     soonest = {name: min(times, key=lambda k: times[k]) for name, times in there.items() if times}
     first = soonest.pop(BASE)

@@ -37,20 +37,20 @@ ASSETS = Path(__file__).parent.parent / "assets"
 def report(
     runs: Sequence[Path | str], out: Path | str | None = None, overwrite: bool = False
 ) -> "Report":
-    """Write the page about RUNs and return its path, a `Report`.
+    """Write the page about RUNs and return its path as a `Report`.
 
-    `runs`: directories that simulate, tune, sweep, validate or compare has written; several are
-    shown side by side. `out`: the file, which holds nothing else unless `overwrite`; default:
-    report.html in the first directory, or the next free name. Raises InputError where one of `runs`
-    is not such a directory, or the file cannot be written.
+    `runs`: directories that simulate, tune, sweep, validate or compare wrote; several are shown
+    side by side. `out`: the file, which is replaced only if `overwrite`; default: report.html in
+    the first directory, or the next free name. Raises InputError if one of `runs` is not such a
+    directory, or the file cannot be written.
     """
     if not runs:
-        raise InputError("report: no RUN; give a directory that paceline simulate has written")
+        raise InputError("report: no RUN; give a directory that paceline simulate wrote")
     every = reading.read([Path(run) for run in runs])
     path = Path(out) if out is not None else every[0].path / FILE
     if path.is_dir():
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
-    data = html(every).encode(errors="replace")  # names of files may hold any bytes
+    data = html(every).encode(errors="replace")  # file names may contain any bytes
     with store.writing(path, "choose another file with -o"):
         given = out is not None
         path = store.write_free(path, data, given=given, overwrite=overwrite)
@@ -60,7 +60,7 @@ def report(
 
 
 class Report(_Path):
-    """The path of a report's page; a notebook shows its answers."""
+    """The path of a report's page; in a notebook it shows the answers."""
 
     answers: Sequence[str] = ()
 
@@ -137,7 +137,7 @@ def _error(
         lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
         lead += " Marks on the target line: when the target is reached, with intervals."
-    label = f"{panel.y.title} against wall-clock time, a line for each algorithm: {heading}"
+    label = f"{panel.y.title} against wall-clock time, one line per algorithm: {heading}"
     tables = [results(lines, target, picked)]
     return PageSection("error", heading, lead, [PageFigure("error", label, panel)], tables)
 
@@ -201,7 +201,7 @@ def _environment() -> "Environment":
 
 
 def _prose(text: str) -> "Markup":
-    """Return text as HTML: backticks become code, and a number stays beside its unit."""
+    """Convert text to HTML: backticks become code, and numbers stay with their units."""
     from markupsafe import Markup, escape  # noqa: PLC0415
 
     whole = re.sub(r"(?<=\d) (?=(ms|s|min|h|d|%)\b|%)", "\N{NO-BREAK SPACE}", str(escape(text)))

@@ -10,9 +10,9 @@ CHANGES = "What would change it"
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table: the first `texts` columns hold text, the rest numbers, which are right-aligned.
+    """A table whose first `texts` columns are text, and the others right-aligned numbers.
 
-    `folded`: the label of its fold, if it is folded; `strong`: places of rows in bold.
+    `folded`: the label of its fold, if it is folded; `strong`: indices of rows in bold.
     """
 
     caption: str
@@ -23,7 +23,7 @@ class PageTable:
     strong: Collection[int] = ()
 
     def unvaried(self) -> "PageTable":
-        """Return the table with columns of one value in the caption."""
+        """Move columns with a single value into the caption."""
         if len(self.rows) < 2:
             return self
         columns = [*zip(self.columns, zip(*self.rows, strict=True), strict=True)]
@@ -42,7 +42,7 @@ class PageTable:
         )
 
     def folded_after(self, shown: int, most: int) -> "list[PageTable]":
-        """Return a table of the first `shown` rows, and a folded one of the others up to `most`."""
+        """Return a table of the first `shown` rows, and a folded table of others up to `most`."""
         label = f"{len(self.rows) - shown} more"
         rest = replace(self, rows=self.rows[shown:most], folded=label, strong=())
         return [replace(self, rows=self.rows[:shown]), *([rest] if rest.rows else [])]
@@ -65,7 +65,7 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section, whose heading states the finding if there is one; folded ones are on demand."""
+    """A section, whose heading states any finding; folded sections open on demand."""
 
     id: str
     heading: str

@@ -1,4 +1,4 @@
-"""Read RUN directories, whichever command wrote them."""
+"""Read RUN directories of any command."""
 
 import csv
 import io
@@ -25,8 +25,8 @@ NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", 
 class FoundRun:
     """One RUN: the documents that simulate, validate, compare, tune or sweep wrote there.
 
-    `sides`: its run directories, by "predicted" and "measured". The others are documents as their
-    commands wrote them; None where another command wrote this RUN.
+    `sides`: its run directories, by "predicted" and "measured". The other fields are commands'
+    documents, None if another command wrote this RUN.
     """
 
     name: str
@@ -38,7 +38,7 @@ class FoundRun:
 
     @property
     def main(self) -> RunDirectory | None:
-        """The run directory that the pick comes from: the prediction if there is one."""
+        """The run directory with the pick: the prediction if there is one."""
         return next(iter(self.sides.values()), None)
 
     @property
@@ -50,14 +50,14 @@ class FoundRun:
 
     @property
     def scenario(self) -> dict[str, Any]:
-        """The scenario's title and file, and its `table` if the command kept it."""
+        """The scenario's title and file, and its `table` if the command stored it."""
         if self.main:
             return {**self.main.summary["scenario"], "table": self.main.table}
         return dict((self.tune or self.sweep or self.comparison or {})["scenario"])
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The verdict that the command wrote; of a comparison, its sentence."""
+        """The verdict that the command wrote; for a comparison, its sentence."""
         document = self.main.summary if self.main else self.tune or self.sweep or {}
         sentence = (self.comparison or {}).get("sentence", "")
         alone = {"sentence": sentence, "pick": None, "reasons": []}
@@ -66,7 +66,7 @@ class FoundRun:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons of the verdict in words."""
+        """The reasons for the verdict, in words."""
         compared = [self.comparison["sentence"]] if self.comparison and self.main else []
         return [*reasons_in(self.verdict), *compared]
 
@@ -78,18 +78,18 @@ class FoundRun:
 
 
 def read(paths: Sequence[Path]) -> list[FoundRun]:
-    """Read each of `paths`, and name it without the folders that all share. Raises InputError."""
+    """Read all `paths`, and name them without the folders that all share. Raises InputError."""
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(whole):
         twice = next(path for path in paths if whole.count(path.resolve()) > 1)
-        raise InputError(f"{twice}: given twice; give each RUN once")
+        raise InputError(f"{twice}: given twice; give every RUN once")
     shared = Path(commonpath([path.parent for path in whole]))
     return [_read(path, str(path.resolve().relative_to(shared))) for path in paths]
 
 
 def _read(path: Path, name: str) -> FoundRun:
     if not path.exists():
-        raise InputError(f"{path}: no such directory; give one that paceline simulate has written")
+        raise InputError(f"{path}: no such directory; give one that paceline simulate wrote")
     there = {side: path / side for side in SIDES if (path / side / store.WHOLE).is_file()}
     documents = {
         key: store.load(path, file)
@@ -105,15 +105,15 @@ def _read(path: Path, name: str) -> FoundRun:
             if SIDES[run.is_measured] != side:
                 raise InputError(
                     f"{run.path}: {SIDES[run.is_measured]}, not {side}; give the directories of "
-                    "simulated and of real runs by themselves"
+                    "simulated and real runs separately"
                 )
         return FoundRun(name, path, sides, **documents)
     if not documents:
         if (path / store.PARTS).is_dir():
-            directories.read(path)  # says that it is unfinished
+            directories.read(path)  # raises InputError: it is unfinished
         raise InputError(
             f"{path}: no run.json, tune.json, sweep.json or comparison.json; give a directory "
-            "that paceline simulate, tune, sweep, validate or compare has written"
+            "that paceline simulate, tune, sweep, validate or compare wrote"
         )
     if "sweep" in documents:
         documents["sweep"]["rows"] = _rows(path / "sweep.csv", documents["sweep"]["vary"])

@@ -1,4 +1,4 @@
-"""The algorithms of RUNs: a line and a row of each, and details, folded."""
+"""Show the algorithms of RUNs: a line and a row each, and folded details."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ SAMPLING = (
     f"Curves are drawn at {curves.EVEN} even and {curves.GEOMETRIC} geometric times (fewer where "
     f"there are more than {curves.MANY} lines), linear between evaluations."
 )
-BOTTLENECKS = 6  # that are listed, at most
+BOTTLENECKS = 6  # most entries listed
 
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one algorithm in one RUN, predicted or measured, drawn as the line `curves`.
+    """The predicted or measured runs of one algorithm in one RUN, drawn as the line `curves`.
 
-    `name`: its label, with the RUN and the side where there are several.
+    `name`: its label, with the RUN and the side if there are several.
     """
 
     label: str
@@ -41,11 +41,11 @@ class Series:
 
 
 def series(every: Sequence[FoundRun]) -> list[Series]:
-    """Return the series of each algorithm in each RUN, predicted and measured.
+    """Return the series of every algorithm in every RUN, predicted and measured.
 
-    An algorithm has one colour and one symbol on the whole page. Dashes tell the algorithms of a
-    single RUN apart, and the RUNs where there are several. Measured lines are dotted, with open
-    symbols, and hidden with the predicted ones. Lines leave out words that all labels share.
+    An algorithm has one colour and one symbol on the whole page. Dashes distinguish the algorithms
+    of a single RUN, or several RUNs. Measured lines are dotted, with open symbols, and hidden with
+    the predicted ones. Lines leave out words that all labels share.
     """
     labels = [*dict.fromkeys(k for f in every for run in f.sides.values() for k in run.rows)]
     brief = dict(zip(labels, apart(labels), strict=True))
@@ -72,7 +72,7 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
 def results(
     lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
 ) -> PageTable:
-    """Tabulate each algorithm's time to target, its other columns, and what it uses."""
+    """Tabulate every algorithm's time to target, other columns, and amounts."""
     columns: dict[str, Callable[[Series], str]] = {"algorithm": _named}
     if target is not None:
         columns[f"time to loss {target:g} ({USUAL})"] = partial(_value, BY_KEY["time_to_target_s"])
@@ -108,7 +108,7 @@ def _value(column: ResultColumn, line: Series) -> str:
 
 
 def details(lines: Sequence[Series]) -> Iterator[PageSection]:
-    """Yield sections on time per step, periods and staleness, all folded."""
+    """Yield folded sections on time per step, periods and staleness."""
     drawn = [line.curves for line in lines]
     several = len({line.found.name for line in lines}) > 1
     points = dict.fromkeys(

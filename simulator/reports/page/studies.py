@@ -1,4 +1,4 @@
-"""The sections of comparisons, searches and sweeps."""
+"""Make the sections of comparisons, searches and sweeps."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,14 +26,14 @@ QUANTITIES = {
 }
 """Words for the quantities of a comparison, and functions that format their values."""
 SHOWN = 20  # rows of a comparison that are not folded
-CONFIGURATIONS, FOLDED = 10, 300  # of a search: in the first table, and with those that are folded
-ROWS, MOST = 60, 1000  # of a sweep: shown, and with those that are folded
+CONFIGURATIONS, FOLDED = 10, 300  # of a search: rows in the first table, and including folded ones
+ROWS, MOST = 60, 1000  # of a sweep: rows shown, and including folded ones
 USED = ("days", "nights", "rounds", "cost")  # amounts in the ranking of a search
 BESIDE = (
     "reports_per_round", "clients_at_work", "gradients_per_hour", "goodput", "useful_share",
     "total_cost",
 )  # fmt: skip
-"""Columns of a sweep beside the one that it is ranked by."""
+"""Columns of a sweep beside the ranking column."""
 Row = Mapping[str, Any]
 
 
@@ -51,7 +51,7 @@ def comparison(document: Row, place: int) -> PageSection:
         error = "-" if row.get("error") is None else f"{100 * row['error']:+z.1f} %"
         noise = row.get("within_noise") and row.get("error") is not None
         rows.append((name, words, *values, f"({error})" if noise else error))
-    caption = f"Errors in percent of the {basis} value; in brackets: within the spread of seeds"
+    caption = f"Errors in per cent of the {basis} value; in brackets: within the spread of seeds"
     heads = ("algorithm", "quantity", "predicted", basis, "error")
     tables = PageTable(caption, heads, rows, 2).folded_after(SHOWN, len(rows))
     return PageSection(f"comparison-{place}", heading, document["sentence"], tables=tables)
@@ -73,7 +73,7 @@ def ranking(tune: Row, place: int) -> PageSection:
 
 
 def _configurations(tune: Row) -> list[PageTable]:
-    """Return the ranking with each configuration's amounts."""
+    """Return the ranking with the amounts of every configuration."""
     verdict, unit, ranked = tune["verdict"], tune["unit"], tune["ranking"]
     missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
 
@@ -114,11 +114,11 @@ def tradeoffs(tune: Row, place: int) -> PageSection | None:
     axes = ", ".join(f"{panel.y.title} against {panel.x.title}" for panel in chart.panels)
     drawn = PageFigure.all_of(f"tradeoffs-{place}", axes, chart)
     lead = f"{chart.caption.capitalize()}."
-    return PageSection(f"tradeoffs-{place}", "What can be traded", lead, drawn, folded=True)
+    return PageSection(f"tradeoffs-{place}", "Trade-offs", lead, drawn, folded=True)
 
 
 def sensitivity(tune: Row, place: int) -> PageSection | None:
-    """Tabulate what a wrong input costs each candidate."""
+    """Tabulate the cost of a wrong input for every candidate."""
     worlds, pick = tune["regret"], tune["pick"]["label"]
     if not worlds:
         return None
@@ -136,7 +136,7 @@ def sensitivity(tune: Row, place: int) -> PageSection | None:
         for head, world in zip(heads, worlds, strict=True)
         if world["input"] and world["regret"].get(pick) != 0 and pick not in world["not_worse"]
     ]
-    lead = "No other is known to be better if latency, bandwidth or straggling is 20 % off."
+    lead = "No other is surely better if latency, bandwidth or straggling is 20 % off."
     if flipped:
         lead = f"Another configuration is better with {', '.join(flipped)}."
     table = PageTable("How much worse than the best of these", ("configuration", *heads), rows)
@@ -145,7 +145,7 @@ def sensitivity(tune: Row, place: int) -> PageSection | None:
 
 
 def sweep(document: Row, target: float | None, place: int) -> PageSection:
-    """Draw and tabulate a sweep: which algorithm is first at which point."""
+    """Draw and tabulate a sweep: which algorithm is best at which point."""
     rows, vary, points = document["rows"], document["vary"], _points(document)
     best = {(name, pick["label"]) for name, pick in zip(points, document["picks"], strict=False)}
     column = ranked_by(rows)
@@ -179,7 +179,7 @@ def sweep(document: Row, target: float | None, place: int) -> PageSection:
 
 
 def _points(document: Row) -> dict[str, list[Row]]:
-    """Return rows of a sweep by point, which is named by the keys that differ."""
+    """Return rows of a sweep by point; points are named by the keys that differ."""
     vary = document["vary"]
     keys = [key for key, values in vary.items() if len(values) > 1] or [*vary]
     short = {key: key.rpartition(".")[2] for key in keys}

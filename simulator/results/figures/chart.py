@@ -13,7 +13,7 @@ import numpy as np
 from . import style
 
 WORDS = re.compile(r"(?<! on) (?!sites?\b|workers?\b)(?![^(]*\))")
-"""The spaces between words: none in brackets, or in "on 3 sites"."""
+"""Spaces between words, except in brackets or in "on 3 sites"."""
 Values = Sequence[float] | np.ndarray
 Ends = tuple[Values, Values]
 """Lower and upper ends of intervals, one per point."""

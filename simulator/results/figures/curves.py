@@ -32,7 +32,7 @@ EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithm
 MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
 ROOM = 0.07  # share of the axis: a shorter part of a bar has no room for its label
 Grid = tuple[np.ndarray, np.ndarray]
-"""Times (points,), and the values of each seed then (seeds, points)."""
+"""Times (points,), and every seed's values at them (seeds, points)."""
 
 
 class Curves(NamedTuple):

@@ -41,7 +41,7 @@ FREE = 0.5  # half width of an interval (share of the range) from which a key is
 PART = 0.01  # share of a key in free directions from which it is undetermined
 
 Reading = list[float]
-"""A number over all seeds, then that of each seed."""
+"""A number over all seeds, then for every seed."""
 
 
 @dataclass(frozen=True)

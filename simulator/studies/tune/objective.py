@@ -36,7 +36,7 @@ STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
 WEIGHED = ("cost-to-loss", TOKENS)  # chosen by time, money and loss in [tune]
 NEVER = 1e12  # above the value of any run
 Real = Annotated[float, BeforeValidator(lambda number: math.inf if number is None else number)]
-"""A number that JSON has as null where it is infinite."""
+"""A number that becomes null in JSON if it is infinite."""
 FARTHEST = 10.0  # the largest gap, for a diverged run
 
 
@@ -94,7 +94,7 @@ class Score(NamedTuple):
 
 
 Outcome = tuple[float, float, float]
-"""The value of a run, the time (seconds) at which it had it, and its gap as in `Score`."""
+"""The value of a run, the time (s) when it had this value, and its gap; see `Score`."""
 
 
 @dataclass(frozen=True)

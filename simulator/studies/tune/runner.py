@@ -24,7 +24,7 @@ from ..executors import Place
 from .objective import Score, TuningObjective
 
 Run = tuple[Scenario, int]
-"""A scenario whose first algorithm is to run, and the seed."""
+"""A scenario, whose first algorithm is run, and the seed."""
 FIGURES = ("tune", "tune-tradeoffs")
 
 
