@@ -1,6 +1,6 @@
-"""Real training on torch.distributed, calibration and comparison (imports torch, never simpy).
+"""Train for real on torch.distributed, calibrate and compare (imports torch, not simpy).
 
-`paceline.validate` is this package and, called, the command: `paceline.validate("my.toml")`.
+`paceline.validate` is this package, and also a function: `paceline.validate("my.toml")`.
 """
 
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Callable(ModuleType):
-    """A package that is called like its main function, whose name it shares."""
+    """A package that can be called like its main function, whose name it shares."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Train for real, and compare: `validation.validate`."""

@@ -1,4 +1,4 @@
-"""Refusal of what a real run cannot do: such settings are never ignored silently."""
+"""Refuse settings that a real run cannot follow, instead of ignoring them."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ SHORTEST = 0.001  # seconds of a stretched step
 
 
 def require_runnable(scenario: Scenario, launched: bool) -> None:
-    """Raise InputError for what cannot be run for real, a line per reason.
+    """Raise InputError for settings that cannot run for real, one line per reason.
 
-    `launched`: each process has been started by a launcher.
+    `launched`: a launcher has started every process.
     """
     problems = [f"{scenario.file}: {key}: {why}" for key, why in _problems(scenario, launched)]
     if problems:
@@ -44,7 +44,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
         *((key, "crashes, absences and workers that means leave out are only simulated; remove "
            "them", True) for key in _troubled(scenario)),
         *((f"algorithm.{algorithm.label}",
-           "a period of each worker's own is only simulated; write tau as a number of steps",
+           "different periods of workers are only simulated; write tau as a number of steps",
            paced(algorithm.parameters)) for algorithm in scenario.algorithm),
         *((f"algorithm.{algorithm.label}.codec",
            "real means would send whole numbers, not rounded ones; write fp16, qsgd, or "
@@ -57,14 +57,14 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
          stretched and scenario.team.shares_devices),
         ("cluster.compute",
          f"steps of {step * 1e3:.3g} ms cannot be held; write {SHORTEST * 1e3:g} ms or more, or "
-         'validation.compute = "real" to take steps as they are',
+         'validation.compute = "real" for real durations',
          stretched and step < SHORTEST),
         ('validation.network = "kernel"',
          "the kernel's links need processes that this command starts; run it without a launcher, "
          'or write "emulated" or "real"',
          kernel and launched),
         ("network.jitter",
-         "the kernel's links delay all packets alike; remove it, or write "
+         "the kernel's links delay all packets equally; remove it, or write "
          'validation.network = "emulated"',
          kernel and jittered),
     ):  # fmt: skip

@@ -23,7 +23,7 @@ VAST = 1e9  # an interval this wide says nothing, and is left out
 ROUNDING = 1e-9  # relative differences up to this are floating-point error
 MEAN, MEDIAN = "mean", "median"
 BEST = "best estimate"  # the mean over seeds by the best estimate of a model
-ONE_SEED, SAME, NEVER = "one seed", "the same with every seed", "some seed has no value"
+ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "some seed has no value"
 """Bases of estimates without an interval."""
 MODEL = "the model"  # part of the basis of an interval that also contains the error of a loss model
 HEAVY = (

@@ -275,9 +275,7 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
     assert made["objective"]["noise_scale"] == [2e6, 9e6]
     capsys.readouterr()
     assert run([*common, "--overwrite"]) == 0  # 64 samples a step may be sounds or pictures
-    assert (
-        "no law of it is known for so few tokens, or samples that are no" in capsys.readouterr().err
-    )
+    assert "no law is known for so few tokens, or for samples other" in capsys.readouterr().err
 
 
 def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
@@ -286,7 +284,7 @@ def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
     text = (tmp_path / "fitted.toml").read_text()
     assert "calibration" not in tomllib.loads(text)
     assert "# Fitted on 20" in text
-    assert "# one batch size does not show the critical batch" in text
+    assert "# one batch size does not determine the critical batch" in text
     (tmp_path / "my.toml").write_text(
         'extends = "fitted.toml"\nmodel.parameters = 10_000_000\n'
         'cluster = { workers = 4, compute = "1 s" }\n'

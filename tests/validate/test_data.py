@@ -71,8 +71,8 @@ def spoil(path, change):
 @looped(
     ("change", "words"),
     [
-        (lambda content: content[:-5], "by its header"),
-        (lambda content: content + b"more", "by its header"),
+        (lambda content: content[:-5], "its header says"),
+        (lambda content: content + b"more", "its header says"),
         (lambda content: content[:3], "not an IDX file"),
         (lambda content: b"PK\x03\x04" + content[4:], "not an IDX file"),
         (lambda content: b"", "not an IDX file"),
@@ -98,7 +98,7 @@ def test_labels_must_fit_the_images(mnist):
     with pytest.raises(InputError, match="30 train images but 29 labels"):
         load("mnist", mnist)
     spoil(path, lambda content: idx(np.full(30, 10, dtype=np.uint8)))
-    with pytest.raises(InputError, match="a label of 10, and there are 10 classes"):
+    with pytest.raises(InputError, match="a label of 10, but there are 10 classes"):
         load("mnist", mnist)
 
 

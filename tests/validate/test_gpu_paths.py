@@ -112,7 +112,7 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):
     smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
     assert [line.what for line in report.smoke] == smoke
     assert len([*doctor.tables(report)]) == 3
-    assert report.sentence.startswith("Real runs work here. See to what is marked: open files")
+    assert report.sentence.startswith("Real runs work here. Check the marked lines: open files")
     monkeypatch.setattr(devices, "_ask", lambda what: [])
     unknown = doctor.diagnose(device="cuda", smoke=False)
     assert ("GPUs used by others", "unknown", True) in unknown.machine
@@ -125,9 +125,9 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):
     without = {
         setting.what: setting for setting in doctor.diagnose(device="cuda", smoke=False).settings
     }
-    assert without["up to 2 workers"].found.endswith("gloo, as this torch has no NCCL")
+    assert without["up to 2 workers"].found.endswith("gloo, because this torch has no NCCL")
     left = {line.what: line.found for line in doctor.diagnose(device="cpu", smoke=False).machine}
-    assert left["GPUs"] == "not used, as you said"
+    assert left["GPUs"] == "not used, by your choice"
 
 
 def test_names_of_devices(cuda):
@@ -173,7 +173,7 @@ def test_a_gpu_without_room_is_said_by_the_obituary(tmp_path):
     [
         ("12.8", "", "torch sees no GPU here"),
         (None, "GPU-0\n", "is a build for the CPU; nvidia-smi shows 1 GPUs"),
-        ("12.8", "GPU-0\nGPU-1\n", r"shows \(2\): is the driver older than CUDA 12\.8 needs, or"),
+        ("12.8", "GPU-0\nGPU-1\n", r"shows \(2\): is the driver too old for CUDA 12\.8, or"),
     ],
 )
 def test_why_torch_sees_no_gpu(cuda, monkeypatch, toolkit, shown, message):

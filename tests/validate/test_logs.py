@@ -157,7 +157,7 @@ def test_where_every_step_communicates_two_links_tell_computing_apart(tmp_path):
     loaded = load(scenario_of(tmp_path)).cluster.compute.expectation
     assert loaded == pytest.approx(0.3, rel=0.1)
     one = calibrate([over(tmp_path, law, (SLOW, 1))])
-    assert "computing cannot be told from communicating" in " ".join(one.notes)
+    assert "computing and communicating cannot be separated" in " ".join(one.notes)
     factors = one.profile.tables["calibration"]["draws"]["cluster.compute"]
     assert np.std(np.log(factors)) > 0.05  # and its intervals say so
 
@@ -195,7 +195,7 @@ def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, ca
     where = written(tmp_path, alone, "jobs.toml")
     assert run(["calibrate", str(where), "-o", str(tmp_path / "p.toml")]) == 0
     output = capsys.readouterr()
-    assert "computing cannot be told from communicating: computing takes" in output.err
+    assert "computing and communicating cannot be separated: computing takes" in output.err
     assert "tests nothing" in " ".join(output.out.split())
     assert "within 0.00" not in output.out
     model = {"tensors": "gpt2", "bytes_per_parameter": 4}
@@ -415,7 +415,7 @@ def test_jobs_that_compute_apart_are_conditions_of_their_own(tmp_path):
     written(tmp_path, log(slower.steps(np.random.default_rng(3), steps=400, **table)[0]), "b.csv")
     path.write_text(path.read_text() + job("b.csv", **table))
     calibration = calibrate([path])
-    assert "each in its own condition" in " ".join(calibration.notes)
+    assert "so each has its own condition" in " ".join(calibration.notes)
     assert all(abs(check.error) < 0.01 for check in calibration.checks)
     calibration.profile.write(tmp_path / "p.toml")
     low, high = predicted(tmp_path, FAST, 64)["interval90"]

@@ -155,7 +155,7 @@ def test_a_crowded_machine_is_noted_and_only_numbers_that_can_vary_have_errors()
     assert (costs.step.expectation, costs.issue) == (0, 3e-4)
     crowded = probe_profile.profile(ABOUT, [team(), team(8, foreign=0.2)], [])
     (note,) = crowded.tables["calibration"]["notes"]
-    assert note.startswith("others used up to 20% of the CPU meanwhile (evidence: 3%)")
+    assert note.startswith("other programs used up to 20% of the CPU (evidence: 3%)")
 
 
 @pytest.mark.alone

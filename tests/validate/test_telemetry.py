@@ -171,7 +171,7 @@ def test_what_is_no_telemetry_is_refused(tmp_path, clock):
     (tmp_path / "rank-0.telemetry").unlink()
     assert telemetry.read(tmp_path).notes == ["nothing of rank 0"]
     train(tmp_path, 0, clock, seed=1)
-    with pytest.raises(InputError, match="of several runs; give each run a separate directory"):
+    with pytest.raises(InputError, match="belong to several runs; give each run a separate"):
         telemetry.read(tmp_path)
     (tmp_path / "rank-0.telemetry").write_bytes(b"what\n")
     with pytest.raises(InputError, match="cannot be read as telemetry"):

@@ -312,9 +312,7 @@ def test_an_evaluation_is_that_of_the_whole_sets():
     assert found.loss == pytest.approx(loss, rel=1e-12)
     ((inputs, labels),) = goal.samples.test_chunks()
     assert found.accuracy == (module(inputs).argmax(1) == labels).double().mean()
-    assert goal.notes == (
-        "model.parameters = 1,000 is what travels; objective.model = cnn has 6,090",
-    )
+    assert goal.notes == ("model.parameters = 1,000 are sent, but objective.model = cnn has 6,090",)
 
 
 def test_large_sets_are_evaluated_on_a_fixed_part(monkeypatch):
@@ -419,7 +417,7 @@ REFUSED = {
     "no such device": ({"device": "abacus"}, "objective.device = \"abacus\": not found; .*cpu"),
     "vectors for a cnn": ({"model": "cnn", "data": "random-classification"}, "takes images"),
     "batches of one": ({"model": "flattened", "batch": 1}, "objective.model .*does not train on"),
-    "no scores": ({"model": "one-number"}, r"objective.model .*gives no tensor of shape \(2, 10\)"),
+    "no scores": ({"model": "one-number"}, r".*not return a tensor of shape \(2, 10\)"),
     "no files": ({"data": "cifar-10"}, "objective.folder: .*no such file"),
 }  # fmt: skip
 

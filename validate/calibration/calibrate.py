@@ -27,16 +27,16 @@ from .profile import Profile
 from .sources import Link, Source
 
 HEAD = (
-    'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
-    "scenario says itself counts more. docs/reference/scenario.md explains the keys.",
+    'A profile of measured runs. A scenario uses it by extends = "THIS FILE"; the keys of the',
+    "scenario take precedence. docs/reference/scenario.md explains the keys.",
 )
-CLOSE = 0.01  # largest relative error of a pace that the free numbers would always meet
+CLOSE = 0.01  # largest relative error of a step time that the free numbers would always meet
 STAGES = 4  # reading, overheads, laws, checks
 
 
 @dataclass(frozen=True)
 class PaceCheck:
-    """The pace (seconds per step) of a run, measured and predicted by the profile fitted to it."""
+    """A run's step time, measured, and predicted by the profile fitted to it."""
 
     label: str
     workers: int
@@ -68,14 +68,14 @@ class CalibrationResult:
 
     @property
     def sentence(self) -> str:
-        """Say how well the profile predicts the runs that it was fitted to."""
+        """Return a sentence on how well the profile predicts the runs behind it."""
         if not self.checks:
             return "These runs cannot be repeated in simulation, so the fit cannot be checked."
         worst = max(self.checks, key=lambda check: abs(check.error))
         if len(self.checks) <= self.free and abs(worst.error) < CLOSE:
             return (
-                f"With {self.free} numbers to choose, the fit meets the pace of each log, which "
-                "tests nothing. Test the profile on a log that it has not seen: paceline compare."
+                f"With {self.free} free numbers, the fit meets every log, which tests nothing. "
+                "Test the profile on another log: paceline compare."
             )
         return (
             f"Of the {len(self.checks)} runs that it was fitted to, the profile predicts the pace "
@@ -103,11 +103,10 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit a profile to the runs at `paths`.
 
-    Args:
-        paths: Run directories of `paceline validate`, a job's telemetry, traces of torch.profiler.
-        base: A profile for numbers that the runs do not show, such as that of `paceline probe`.
-        allow_paths: Whether files that a run's scenario names may lie outside its folder.
-        progress: Function that receives the number of stages done, and of all stages.
+    Args: paths: Run directories of `paceline validate`, a job's telemetry, traces of
+    torch.profiler. base: A profile for numbers that the runs do not show, such as that of `paceline
+    probe`. allow_paths: Whether files that a run's scenario names may lie outside its folder.
+    progress: Function that receives the number of finished stages, and of all stages.
 
     Raises:
         InputError: If there is nothing to fit to.
@@ -153,13 +152,13 @@ def calibrate(
 
 
 def _run_to_run(checks: Sequence[PaceCheck]) -> float:
-    """Return the standard deviation of paces from their predictions, as a logarithm."""
+    """Return the standard deviation of the logarithms of measured over predicted step times."""
     squares = [math.log1p(check.error) ** 2 for check in checks]
     return math.sqrt(np.mean(squares)) if squares else 0.0
 
 
 def _of_jobs(runs: Sequence[Source]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the number of workers that all recorded jobs agree on, and the largest model."""
+    """Return the number of workers, equal in all recorded jobs, and the largest model."""
     recorded = [source.scenario for source in runs if source.recorded]
     workers = {scenario.cluster.workers for scenario in recorded}
     parameters = max((scenario.model.parameters for scenario in recorded), default=1)
@@ -170,7 +169,7 @@ def _of_jobs(runs: Sequence[Source]) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, Any]:
-    """Return the keys of [calibration] on the origin of the numbers."""
+    """Return the keys of [calibration] that describe the origin of the numbers."""
     machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
     stated = [source for source in runs if not source.recorded]
     network = runs[0].scenario.network
@@ -189,7 +188,7 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
 def _codecs(
     runs: Sequence[Source], below: Profile, base: Path | str | None, notes: list[str]
 ) -> Any:
-    """Return the base's [[codec]], unless other costs of the runs contain it."""
+    """Return the base's [[codec]] tables, unless other costs of the runs include them."""
     codecs = below.tables.get("codec")
     of_runs = [run.algorithm.parameters.get("codec") for source in runs for run in source.runs]
     if not codecs or all(getattr(codec, "kind", "raw") == "raw" for codec in of_runs):
@@ -204,7 +203,7 @@ def _codecs(
 def kind_of_network(runs: Sequence[Source]) -> str:
     """Return the sources' kind of network. Raises InputError if it differs.
 
-    Every emulated delay is known, so that runs with different delays can be fitted together.
+    Emulated delays are known, so runs with different delays can be fitted together.
     """
     kinds = sorted({source.scenario.validation.network for source in runs})
     if len(kinds) > 1:
@@ -254,7 +253,7 @@ def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
 def _check(
     runs: Sequence[Source], fitted: OverheadTables, only: str | None = None
 ) -> list[PaceCheck]:
-    """Predict the pace of the runs (of the label `only`) with the same draws."""
+    """Predict the step time of the runs (of the label `only`) with the same draws."""
     checks = []
     for source, run in [(one, run) for one in runs for run in one.runs]:
         label = run.algorithm.label
@@ -274,7 +273,7 @@ def _check(
 def _measured(
     runs: Sequence[Source], times: Sequence[np.ndarray], link: Link | None
 ) -> dict[str, Any]:
-    """Return the measured ranges, each from least to most."""
+    """Return the measured ranges."""
     sizes = np.concatenate([run.events["bytes"] for source in runs for run in source.runs])
     sizes = sizes[~np.isnan(sizes)]
     latencies = [ClosedForm(source.scenario.nominal).hop for source in runs if not source.recorded]

@@ -13,11 +13,11 @@ from paceline.simulator.errors import InputError
 
 from . import distribution_fits, independence
 
-FEW = 20  # steps, below which families of distributions cannot be distinguished
+FEW = 20  # fewest steps that distinguish families of distributions
 SEED = 0
 TOGETHER = (
-    "slow steps follow slow steps more often than chance explains: a drift, or slow periods; "
-    "treated as independent: write periods that you know as cluster.bursts"
+    "slow steps follow slow steps more often than by chance (a drift, or slow periods), but count "
+    "as independent; write known periods as cluster.bursts"
 )
 
 
@@ -25,10 +25,9 @@ TOGETHER = (
 class FittedLaws:
     """The tables of [cluster] that describe the measured steps.
 
-    `compute` and `group` (without those of `compute`) are its tables; `samples`: by
-    file name, the times (seconds) that an empirical law refers to. `ranking`: every family tried,
-    best first, by group. `sd`: relative standard error of the mean step. `notes`: findings, in
-    sentences.
+    `compute` and `group` (without the keys of `compute`) are its tables; `samples`: times (seconds)
+    of empirical laws, by file name. `ranking`: every family tried, best first, by group. `sd`:
+    relative standard error of the mean step. `notes`: findings, in sentences.
     """
 
     compute: dict[str, Any]
@@ -45,7 +44,7 @@ class FittedLaws:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """Return the contents of the files that an empirical law refers to, by name."""
+        """Return the contents of files to which an empirical law refers, by name."""
         return {
             name: "\n".join(f"{time:.9g}" for time in times.tolist()).encode()
             for name, times in self.samples.items()
@@ -60,7 +59,7 @@ class FittedLaws:
 
 
 def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> FittedLaws:
-    """Fit the laws of compute times to `times`: seconds of each worker's steps.
+    """Fit the laws of compute times to `times`: every worker's step times (seconds).
 
     `numbers`: the workers' ranks, by default in order from 0. Raises InputError for times that are
     negative or not finite, or if there are no steps.

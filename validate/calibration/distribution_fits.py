@@ -37,7 +37,7 @@ def _exponential(times: Array) -> Fit:
 
 
 def _shifted_exponential(times: Array) -> Fit:
-    """Fit the shift by the minimum, less its bias."""
+    """Fit the shift by the minimum, corrected for its bias."""
     mean, low = float(times.mean()), float(times.min())
     shift = max(0.0, low - (mean - low) / (len(times) - 1))
     law = laws.ShiftedExponential.model_construct(shift=shift, mean=mean)
@@ -45,7 +45,7 @@ def _shifted_exponential(times: Array) -> Fit:
 
 
 def _uniform(times: Array) -> Fit:
-    """Fit both ends by the extremes, less their bias."""
+    """Fit both ends by the extremes, corrected for their bias."""
     low, high = float(times.min()), float(times.max())
     beyond = (high - low) / (len(times) - 1)
     law = laws.Uniform.model_construct(low=max(0.0, low - beyond), high=high + beyond)
@@ -92,7 +92,7 @@ def _weibull(times: Array) -> Fit:
 
 
 def _pareto(times: Array) -> Fit:
-    """Fit the minimum and the mean logarithm above it, less their bias."""
+    """Fit the minimum and the mean logarithm above it, corrected for bias."""
     n, low = len(times), float(times.min())
     over = float(np.log(times / low).sum())
     alpha = (n - 2) / over
@@ -131,8 +131,8 @@ class FittedLaw:
     """A fitted law with its log-likelihood, BIC and Kolmogorov-Smirnov distance `ks`.
 
     `p`: share of parametric bootstrap samples that are at least as far from the law fitted to them
-    (at least `REJECTED`; Stute et al. 1993). `slowest`: expected slowest worker under the law,
-    relative to that of the times.
+    (at least `REJECTED`; Stute et al. 1993). `slowest`: the expected slowest worker's time under
+    the law, relative to the measured one.
     """
 
     law: Distribution
@@ -144,7 +144,7 @@ class FittedLaw:
 
     @property
     def fits(self) -> bool:
-        """Return whether the law is not rejected, or close enough despite that."""
+        """Return whether the law fits: it is not rejected, or close enough."""
         return self.p > REJECTED or (self.ks <= SMALL and abs(self.slowest - 1) <= NEAR)
 
 

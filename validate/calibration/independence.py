@@ -1,4 +1,4 @@
-"""Test whether steps are independent draws of one law; correct errors of means if not.
+"""Test whether steps are independent draws of one law; if not, correct errors of means.
 
 Workers are compared by logarithms, so that a heavy tail does not mask differences.
 """
@@ -66,8 +66,8 @@ def inflation(series: Series) -> float:
 def correlated(series: Series) -> bool:
     """Return whether slow steps follow each other more often than by chance.
 
-    The test uses ranks within each worker, as heavy tails do not affect them, over few and many
-    lags.
+    The test uses ranks within each worker, because heavy tails do not affect them, over few and
+    many lags.
     """
     from scipy.stats import rankdata  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
 """Fit the terms of [[overhead]] to events of real runs.
 
-Every term is a mean over events of one kind: of the time since the node's last event, and of the
-event's duration beyond the prescribed one. So nothing is fitted to the duration of whole runs,
-which remains a test of the terms.
+Every term is a mean over events of one kind: of the time since the node's last event, or of the
+event's duration beyond the prescribed one. Nothing is fitted to the duration of whole runs, so it
+remains a test of the terms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ from .profile import Profile
 
 TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
 NOTHING = Profile({})
-WARM_UP = 0.1  # share of the first steps, which are left out
-AT_ONCE = 1e-4  # seconds of a wait up to which its result counts as ready before
+WARM_UP = 0.1  # share of the steps, at the start, that are left out
+AT_ONCE = 1e-4  # seconds of a wait up to which its result counts as ready beforehand
 TELLING = 0.1  # least difference of collectives per step between algorithms that separates terms
 GLOO, TCP, PACKET = 48, 52, 1500  # bytes of headers (gloo/transport/tcp/pair.h; RFC 9293, 7323)
 BLOCKS = 8  # of a node's events in order, whose means are nearly independent, unlike events
@@ -62,7 +62,7 @@ Array = np.ndarray[Any, Any]
 def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
     """Fit the terms of [[overhead]], by key, to runs with the same number of workers.
 
-    Terms that the runs do not show are left out.
+    Terms that the runs do not contain are left out.
     """
     nodes = []
     for run in runs:
@@ -100,8 +100,8 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
 
     Programs do their arithmetic before or after a collective, so gaps cannot be assigned by the
     next event. Least squares over programs that average more and less often separate the terms:
-    total gaps = steps and collectives times their terms. After a wait only `plain`, the gap between
-    two steps, is counted if known: the rest affects only nodes that wait.
+    total gaps = steps and collectives times their terms. After a wait only the known gap between
+    two steps, `plain`, counts, because the rest affects only nodes that wait.
     """
     late, issued = _term(nodes, "step"), _term(nodes, "issue")
     workers = [node for node in nodes if node.count(STEP)]
@@ -140,8 +140,9 @@ class _Node:
     """Events of one node in one run, in order, without the warm-up.
 
     `samples`: seconds by key of [[overhead]]; besides "plain", between two steps; "awake", between
-    the end of a wait and the next event; "late", of a collective with a wait, beyond the prescribed
-    time. Without emulated delays nothing is prescribed, and the last node to join waited, too.
+    the end of a wait and the next event; "late", the delay of an awaited collective beyond the
+    prescribed time. Without emulated delays nothing is prescribed, and the last node to join also
+    waited.
     """
 
     def __init__(self, run: RunEvents, events: np.ndarray, costs: "Nominal") -> None:
@@ -198,7 +199,7 @@ class _Node:
 
 
 def _landed(waits: Array, landings: Array) -> Array:
-    """Return when results were ready (s), or the begin of their wait if that is later."""
+    """Return when results were ready (s), or when their wait began if that is later."""
     times = np.append(landings, np.inf)[np.searchsorted(landings, waits["start"])]
     return np.where(times <= waits["end"], times, waits["start"])
 
@@ -206,7 +207,7 @@ def _landed(waits: Array, landings: Array) -> Array:
 def _joined_last(waits: Array, issued: Array) -> Array:
     """Return a mask of waits for collectives that this node was the last to join.
 
-    It gets the result last; the others get it earlier (`ClosedForm.ahead`).
+    The last node gets the result last; others get it earlier (`ClosedForm.ahead`).
     """
     before = np.searchsorted(issued["start"], waits["start"], side="right") - 1
     starts = issued[before] if len(issued) else waits
@@ -309,7 +310,7 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
         if (step := terms.get("step")) is None:
             raise InputError(
                 f"{workers} workers: too few steps to measure what the system adds to one; record "
-                "some hundred"
+                "some hundreds"
             )
         table = {"workers": workers, "step": profile.law(step.mean, step.spread)}
         sd = {"step": _relative(step)}
@@ -335,9 +336,9 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
 def _take_off_latencies(
     nominal: Nominal, terms: Mapping[str, Term], table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """Express gloo's latencies in those of the scenario, and subtract them from terms.
+    """Express gloo's latencies by the scenario's, and subtract them from terms.
 
-    The rest is added on any link. A hop of gloo's ring waits for the receiver's notification, and
+    The rest is added to any link. A hop of gloo's ring waits for the receiver's notification, and
     so does a poll, which goes directly to all workers.
     """
     if nominal.latency:

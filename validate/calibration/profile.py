@@ -20,8 +20,8 @@ from paceline.simulator.scenario.fields import Many, Section
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies.display import extra
 
-INLINE = "dist"  # a table with this key is a law, written on one line
-DIGITS = 4  # significant ones of a number
+INLINE = "dist"  # a table with this key is a law, and is written on one line
+DIGITS = 4  # significant digits of a number
 STEADY = 0.05  # relative standard deviation below which a time is constant
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -31,7 +31,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Costs(Section):
-    """The tables of a profile that a calibration reads."""
+    """The tables of a profile that calibration reads."""
 
     overhead: Many[Overhead] = ()
 
@@ -191,7 +191,7 @@ def _item(value: Any, tomlkit: Any) -> Any:
 
 
 def network_kind(network: str) -> str:
-    """Map a kind of network to "emulated" (delays) or "real" (links).
+    """Map a kind of network to "emulated" (its delays) or "real" (its links).
 
     Links of the kernel and those of one machine are both real: their times are not prescribed.
     """
@@ -199,6 +199,6 @@ def network_kind(network: str) -> str:
 
 
 def model_error(network: str) -> Mapping[str, Any]:
-    """Return [calibration.model_error], the error for programs without a fitted run."""
+    """Return [calibration.model_error], the error for programs without fitted runs."""
     error: Mapping[str, Any] = prediction_interval.model_errors()[network_kind(network)]
     return error

@@ -1,6 +1,6 @@
 """Read the sources of a calibration: measured run directories, telemetry, profiler traces.
 
-Also fit a link to recorded jobs: that of a ring that takes as long as their collectives.
+Also fit a link to recorded jobs, over which a ring takes as long as their collectives.
 """
 
 import math
@@ -30,12 +30,12 @@ LARGEST = 4e15  # bytes of a model
 TRACES = (".json", ".gz")
 EVENTS = "events.csv"
 LIKE = 1.5  # ratio of sizes below which they do not determine a bandwidth
-APART = 1.25  # ratio of times, compared with those over one link, from which links differ
+APART = 1.25  # ratio of times to those over one link, above which links differ
 
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives with known bytes of a job: `sent` bytes and seconds of each hop of their ring.
+    """A job's collectives with known bytes: bytes `sent` and seconds per hop of their ring.
 
     `certain`: whether the last rank's join is known, so that the seconds contain no waiting.
     """
@@ -73,9 +73,9 @@ class Link:
 class Source:
     """Runs of one scenario.
 
-    `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
-    run directory; `recorded`: whether it is a user's job, with the collectives `over_links`, and a
-    model of 1 parameter if it is unknown; `notes`: sentences for the profile.
+    `paces`: seconds per step by label and seed, for runs that can be repeated; `summary`: the
+    summary of their run directory; `recorded`: whether they are a user's job, with the collectives
+    `over_links`, and a model of 1 parameter if unknown; `notes`: sentences for the profile.
     """
 
     path: Path
@@ -135,7 +135,7 @@ def _run_directory(path: Path, allow_paths: bool) -> Source:
     directory = directories.read(path)
     if not directory.is_measured:
         raise InputError(
-            f"{path}: simulated, not measured: a profile of it would only repeat the simulation; "
+            f"{path}: simulated, not measured: its profile would only repeat the simulation; "
             "give a directory of paceline validate"
         )
     summary, file = directory.summary, str(directory.summary["scenario"]["file"])
@@ -216,7 +216,7 @@ def _recorded(path: Path, job: Recorded) -> Source:
 def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
     """Return the bytes of a job's model, stated or sent in a step; 0: unknown.
 
-    A step that sends nothing, as between averages of local SGD, does not count.
+    Steps that send nothing, such as those between averages of local SGD, do not count.
     """
     stated = head.get("model_bytes")
     if isinstance(stated, int | float) and 0 < stated < LARGEST:
@@ -247,7 +247,7 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
 
 
 def steps(sources: Sequence[Source]) -> dict[int, np.ndarray]:
-    """Return, by rank, step times (seconds), those of all runs in one array.
+    """Return step times (seconds) by rank, with all runs in one array.
 
     Durations are the drawn ones if steps were stretched, else measured; the first tenth is left
     out. Draws are equal for all algorithms with one seed, and count once. Ranks without steps are
@@ -287,7 +287,7 @@ def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | N
         ranks = [waits["node"] == rank for rank in np.unique(waits["node"])]
         common = min(rank.sum() for rank in ranks)
         of_rank = np.array([sizes[rank][:common] for rank in ranks])
-        if not np.ptp(of_rank, axis=0).any():  # else ranks recorded different parts of the job
+        if not np.ptp(of_rank, axis=0).any():  # otherwise ranks recorded different parts of the job
             sizes = of_rank[0]
             lasted = np.min([lasted[rank][:common] for rank in ranks], axis=0)
     return Collectives(path, sizes / workers, lasted / (2 * (workers - 1)), certain)
@@ -318,8 +318,8 @@ def _fitted(jobs: Sequence[Collectives]) -> Link:
     sizes, notes = np.unique(sent), []
     if not all(job.certain for job in jobs):
         notes.append(
-            "when the last rank joined a collective is unknown: the shortest wait of the recorded "
-            "ranks counts as its time"
+            "the time of the last rank's join is unknown: the shortest recorded wait counts as a "
+            "collective's time"
         )
     if sizes.max() < LIKE * sizes.min():
         notes.append("all collectives have one size: their whole time counts as bandwidth")

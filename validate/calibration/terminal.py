@@ -1,4 +1,4 @@
-"""Tables of a calibration, or of a probe, for the terminal."""
+"""Make the terminal's tables of a calibration or a probe."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,9 +43,9 @@ def probe(profile: Profile) -> list[Table]:
 
 
 def overheads(tables: Sequence[Mapping[str, Any]], draws: Mapping[str, Sequence[float]]) -> Table:
-    """Tabulate [[overhead]]: a row for each cost, a column for each table.
+    """Tabulate [[overhead]]: one row per cost, one column per table.
 
-    Costs that have `draws`, by key, are printed as their 90 % interval.
+    Costs with `draws`, by key, are printed as their 90 % interval.
     """
     heads = [row.get("algorithm") or f"{row.get('workers', 'any')} workers" for row in tables]
     table = headed("overhead", *heads)
@@ -61,7 +61,7 @@ def overheads(tables: Sequence[Mapping[str, Any]], draws: Mapping[str, Sequence[
 
 
 def _cost(value: Any, factors: Sequence[float] | None) -> str:
-    """Format a cost: by its mean or, with draws, by its range."""
+    """Format a cost by its mean or, with draws, by its range."""
     if isinstance(value, dict):
         return str(value.get("mean", value.get("value")))
     if factors is None:
@@ -72,5 +72,5 @@ def _cost(value: Any, factors: Sequence[float] | None) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Write a number to `digits` digits, without a power of ten below a million."""
+    """Format a number with `digits` digits, without a power of ten below a million."""
     return f"{float(f'{value:.{digits}g}'):.6g}"

@@ -21,11 +21,11 @@ MEANS = {
 def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dict[str, Any]:
     """Return the main cause of an algorithm's errors, and all causes' sizes.
 
-    `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the
-    rows of its seconds per step and of its loss at equal steps. The causes' `seconds_per_step`
-    (measured - predicted) add up to the whole difference. `sizes` are relative to the measured step
-    or loss; the largest is the main cause, or "none" if the whole error is within noise or below 1
-    % (5 % for a loss of unknown noise).
+    `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the rows of its seconds per
+    step and of its loss after equal steps. The causes' `seconds_per_step` (measured - predicted)
+    add up to the whole difference. `sizes` are relative to the measured step or loss; the largest
+    is the main cause, or "none" if the whole error is within noise or below 1 % (5 % for a loss of
+    unknown noise).
     """
     seconds = causes(predicted, measured, pace)
     sizes: dict[str, float] = {}
@@ -46,8 +46,8 @@ def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dic
 def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
     """Return the seconds per step that each cause adds; {} if unknown.
 
-    If all compute times grow by a factor, waiting for the slowest worker grows by it: that part is
-    attributed to contention, only the rest to the tail.
+    If all compute times grow by a factor, waiting for the slowest worker grows by the same factor.
+    That part is attributed to contention, and only the rest to the tail.
     """
     shares = predicted["breakdown"], measured["breakdown"]
     if pace["error"] is None or any(None in side.values() for side in shares):

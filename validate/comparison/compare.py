@@ -31,10 +31,10 @@ class ComparisonDirectory(store.Directory):
 
 
 class Comparison(Display, ComparisonStatistics):
-    """Two run directories compared algorithm by algorithm: numbers, sentences, JSON and figures."""
+    """A comparison of two run directories: numbers, sentences, JSON and figures."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat row for each algorithm and quantity."""
+        """Return a flat row per algorithm and quantity."""
         return [without_tables(jsonable(row)) for row in self.rows]
 
     @property
@@ -134,7 +134,7 @@ def compare(
         raise InputError(
             f"{predicted} and {measured}: no algorithm with points in both; they have "
             f"{', '.join(one.rows) or 'none'} and {', '.join(other.rows) or 'none'}: "
-            "give directories of one scenario, whose labels are the same"
+            "give directories of one scenario, with equal labels"
         )
     return Comparison(one, other, labels)
 
@@ -142,7 +142,7 @@ def compare(
 def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> None:
     """Refuse anything but a prediction and a measurement. Raises InputError.
 
-    A prediction that is compared with itself would confirm itself.
+    A prediction compared with itself would always agree.
     """
     allow = (
         "give a directory of real runs (paceline validate); to compare two simulations, add "
@@ -157,6 +157,6 @@ def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> 
         return
     if store.identity(one.path) == store.identity(other.path):
         raise InputError(
-            f"{other.path}: the same run as {one.path}, which would confirm itself; {allow}"
+            f"{other.path}: the same run as {one.path}, which always agrees with itself; {allow}"
         )
     raise InputError(f"{other.path}: simulated, not measured; {allow}")

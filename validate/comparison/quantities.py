@@ -1,4 +1,4 @@
-"""Each quantity of an algorithm, predicted and measured, with its error and its noise."""
+"""Quantities of an algorithm, predicted and measured, with errors and noise."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def pace(run: Run) -> float:
 
 def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[Run]],
          target: float | None, basis: str = "measured") -> list[Row]:  # fmt: skip
-    """Return every quantity of an algorithm, whose summaries are the `pair`.
+    """Return a row per quantity of an algorithm; `pair` has its summaries.
 
     Pairs are (predicted, measured). Quantities that neither has are left out. `target`: the loss
     to reach; `basis`: the name of the second side.
@@ -74,7 +74,7 @@ def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable
 def _row(
     label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool, heavy: bool
 ) -> Row:
-    """Return the row of a quantity; `heavy`: compare medians, for heavy tails."""
+    """Return the row of a quantity; `heavy`: compare medians because of heavy tails."""
     predicted, measured = (_finite(float(np.mean(value))) for value in values)
     means = [intervals.estimate(value, heavy=heavy, of=intervals.MEAN) for value in values]
     ends = [mean.interval if mean.of == intervals.MEAN else None for mean in means]
@@ -88,9 +88,9 @@ def _row(
 
 
 def widened(row: Row, disturbed: float) -> Row:
-    """Widen a measured interval, as times may be too long by a share `disturbed`.
+    """Widen a measured interval, because times may be too long by a share `disturbed`.
 
-    `error_span`: the errors that undisturbed times could have shown.
+    It adds `error_span`: the errors that undisturbed times could have.
     """
     if not disturbed or row["quantity"] not in (PACE, TARGET) or row["error"] is None:
         return row
@@ -148,7 +148,7 @@ def within_noise(
 def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
     """Return whether twice the curves' fluctuations explain the difference.
 
-    A result that depends on the order of arrival, as a server's model does, never repeats.
+    A result that depends on the order of arrival, such as a server's model, never repeats.
     """
     if not complete(row):
         return None
@@ -171,7 +171,7 @@ def fluctuation(run: Run, until: float) -> float:
 
 
 def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str | None:
-    """Say which side reached the target, unless both did with every seed."""
+    """Return which side reached the target, in words, unless both did with every seed."""
     reached = [statistics.reached(value) for value in values]
     if reached == [len(value) for value in values]:
         return None
@@ -187,8 +187,8 @@ def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str |
 def excess(nominal: float | None, row: Row) -> Row:
     """Return both sides' excess over the `nominal` seconds per step.
 
-    `share`: of the nominal. `error`: of the predicted excess; None if the prediction is nominal and
-    so has no excess.
+    `share`: relative to nominal. `error`: of the predicted excess; None if the prediction is
+    nominal, and thus has no excess.
     """
     profiled = nominal is not None
     nominal = row["predicted"] if nominal is None else nominal
@@ -209,7 +209,7 @@ def expected(row: Row, intervals: Row | None) -> Row:
     """Return the predicted 90 % interval, and whether it covers the measured value.
 
     `intervals`: `interval90` of the predicted summary, None without a profile. The interval of the
-    pace is for the whole run, and is scaled to the pace without warm-up.
+    step time covers the whole run, and is scaled to the time without warm-up.
     """
     interval = (intervals or {}).get(row["quantity"])
     if interval is None or interval[0] is None:
@@ -246,8 +246,9 @@ def ranks(rows: Mapping[str, Row]) -> float | None:
 def regret(rows: Mapping[str, Row]) -> Row | None:
     """Return the cost of trusting the prediction.
 
-    `value`: measured value of `picked`, the predicted best, over that of `best`, minus 1; None if
-    `picked` never reached the target. The result is None if one side has no values.
+    `value`: the measured value of `picked`, the predicted best, relative to the measured value of
+    `best`, minus 1; None if `picked` never reached the target. The result is None if one side has
+    no values.
     """
     predicted = {k: row["predicted"] for k, row in rows.items() if row["predicted"] is not None}
     measured = {k: row["measured"] for k, row in rows.items() if row["measured"] is not None}

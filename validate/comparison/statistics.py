@@ -1,4 +1,4 @@
-"""Numbers and sentences of a comparison: quantities, ranks, causes of errors, notes."""
+"""Compute a comparison's numbers and sentences: ranks, causes of errors, notes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from . import attribution, quantities
 from .quantities import EQUAL_STEPS, PACE, TARGET, Row
 
 UNMEASURED = "Simulation against simulation"
-RANKED = 3  # algorithms, at least, for a rank correlation
-NAMED = 6  # keys, at most, that a note on different scenarios names
+RANKED = 3  # fewest algorithms for a rank correlation
+NAMED = 6  # most keys that a note on different scenarios names
 # tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "codec", "calibration")
 
 
 @dataclass(frozen=True)
 class ComparisonStatistics:
-    """Numbers from two run directories; `labels`: the algorithms that both contain."""
+    """The numbers of two run directories; `labels`: the algorithms that both contain."""
 
     predicted: RunDirectory
     measured: RunDirectory
@@ -44,7 +44,7 @@ class ComparisonStatistics:
         return "measured" if self.measured.is_measured else "simulated"
 
     def marked(self, sentence: str) -> str:
-        """Return a sentence, with a warning before it if nothing was measured."""
+        """Return a sentence, preceded by a warning if nothing was measured."""
         return sentence if self.basis == "measured" else f"{UNMEASURED}: {sentence}"
 
     @property
@@ -92,7 +92,7 @@ class ComparisonStatistics:
         ]
 
     def of(self, quantity: str, *, counted: bool = True) -> dict[str, Row]:
-        """Return the rows of a quantity by label; `counted`: only those of evidence."""
+        """Return the rows of a quantity by label; `counted`: only those that are evidence."""
         return {
             row["algorithm"]: row
             for row in self.rows
@@ -157,7 +157,7 @@ class ComparisonStatistics:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Return sentences on what was left out and why."""
+        """Return sentences on omissions and their reasons."""
         return [*_notes(self)]
 
     @cached_property
@@ -173,7 +173,7 @@ class ComparisonStatistics:
 
 def _doubts(result: ComparisonStatistics) -> Iterator[str]:
     if fitted_to(result.predicted.table, result.measured.path):
-        yield "These runs made the profile, so agreement proves nothing: compare others."
+        yield "The profile was fitted to these runs, so agreement proves nothing: compare others."
     if shares := result.disturbed.values():
         runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
         yield (
@@ -183,7 +183,7 @@ def _doubts(result: ComparisonStatistics) -> Iterator[str]:
 
 
 def _pace(result: ComparisonStatistics) -> Iterator[str]:
-    """Yield sentences on the errors of the pace, and on the excess.
+    """Yield sentences on the errors of the step time, and on the excess.
 
     A small total error may hide the error of the excess.
     """
@@ -215,7 +215,7 @@ def _pace(result: ComparisonStatistics) -> Iterator[str]:
 
 
 def _covered(result: ComparisonStatistics) -> Iterator[str]:
-    """Yield a sentence on how many measured values lie in the predicted intervals."""
+    """Yield a sentence with the number of measured values inside predicted intervals."""
     rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
     covered = [row["covered"] for row in rows if row["covered"] is not None]
     if covered:

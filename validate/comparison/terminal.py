@@ -1,4 +1,4 @@
-"""Table of a comparison for a terminal."""
+"""Make the terminal's table of a comparison."""
 
 from rich.table import Table
 
@@ -10,7 +10,7 @@ from .statistics import ComparisonStatistics
 
 
 def comparison(result: ComparisonStatistics) -> Table:
-    """Tabulate seconds per step, time to target, loss after as many steps, and causes of errors.
+    """Tabulate seconds per step, time to target, loss after equal steps, and causes of errors.
 
     A cell has the prediction, the measurement and the error, in brackets if it is within noise.
     """

@@ -1,8 +1,8 @@
-"""Devices to compute on: their streams, events, pinned memory and native collectives.
+"""Devices for computing: their streams, events, pinned memory and native collectives.
 
-A CPU has done its work when a call returns. A GPU works through queues, its streams, while the host
-goes on; work of two streams has no order unless an event gives it one. Three kinds of streams are
-used here: the default one, for a program's arithmetic on all threads of a process; `branch`, for a
+A CPU has done its work when a call returns. A GPU processes queues, its streams, while the host
+goes on; work of two streams has no order unless an event sets one. Three kinds of streams are used
+here: the default one, for a program's arithmetic on all threads of a process; `branch`, for a
 backward pass that runs beside it; and one for copies to the host, which therefore delay neither.
 
 A host waits for *blocking* events, at which its thread sleeps (cudaEventBlockingSync); a plain read
@@ -37,7 +37,7 @@ Environment Variables"). `transport.Native` enforces the time limit."""
 
 
 class Device:
-    """A device whose work is done when a call returns: a CPU. `where`: its torch device."""
+    """A device whose work is done when a call returns, such as a CPU; `where`: torch's name."""
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
@@ -46,7 +46,7 @@ class Device:
         """Make this the process's device."""
 
     def mark(self) -> Any:
-        """Return an event that passes once this thread's issued work is done."""
+        """Return an event that occurs once this thread's issued work is done."""
         return None
 
     def then(self, call: Callable[[], object]) -> Future[Any] | None:
@@ -80,7 +80,7 @@ class Device:
         raise NotImplementedError
 
     native = False
-    """Whether it has a library of collectives."""
+    """Whether a native library of collectives exists."""
 
 
 class Accelerator(Device):
@@ -105,7 +105,7 @@ class Accelerator(Device):
         return self._api.current_stream(self.where).record_event(self._api.Event(blocking=True))
 
     def _pass(self, event: Any) -> None:
-        """Sleep until an event has passed."""
+        """Sleep until an event has occurred."""
         self._api.set_device(self.where)  # a new thread would begin a context on GPU 0
         event.synchronize()
 
@@ -127,7 +127,7 @@ class Accelerator(Device):
             yield
 
     def adopt(self, tensor: Tensor) -> Tensor:
-        """Reserve the tensor's memory until this stream has used it."""
+        """Reserve a branch's tensor until this stream has used it."""
         tensor.record_stream(self._api.current_stream(self.where))
         return tensor
 
@@ -150,12 +150,12 @@ class Accelerator(Device):
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def land(self, works: Sequence[Any]) -> None:
-        """Wait on the host, as wait() of a native group blocks only a stream."""
+        """Wait on the host, because wait() of a native group blocks only a stream."""
         if not hasattr(self._landing, "stream"):
             self._landing.stream = self._api.Stream(self.where)
         with self._api.stream(self._landing.stream):
             super().land(works)
-            self._pass(self.mark())  # sleeps until all work that this thread has issued is done
+            self._pass(self.mark())  # sleeps until all work issued by this thread is done
 
     def identity(self) -> str:
         """Return the GPU's place on the PCI bus, as NCCL reads it, or its UUID.
@@ -263,22 +263,22 @@ def _ask(query: str) -> list[list[str]]:
 def used_by_others() -> float | None:
     """Return the busiest GPU's utilisation in the last second (0 to 1), or None.
 
-    Before this program uses a GPU, that is the use by other programs.
+    Before this program uses a GPU, the utilisation is due to other programs.
     """
     shares = [float(used) for (used,) in _ask("gpu=utilization.gpu") if used.isdecimal()]
     return max(shares) / 100 if shares else None
 
 
 def unseen() -> str:
-    """Say that torch sees no GPU and, if nvidia-smi shows some, a likely reason."""
+    """Return a sentence that torch sees no GPU, with a likely reason if nvidia-smi shows one."""
     shown, toolkit = len(_ask("gpu=uuid")), torch.version.cuda
     if not shown:
         return "torch sees no GPU here"
     if toolkit is None:
         return f"torch {torch.__version__} is a build for the CPU; nvidia-smi shows {shown} GPUs"
     return (
-        f"torch sees none of the GPUs that nvidia-smi shows ({shown}): is the driver older than "
-        f"CUDA {toolkit} needs, or CUDA_VISIBLE_DEVICES without any of them?"
+        f"torch sees none of the GPUs that nvidia-smi shows ({shown}): is the driver too old for "
+        f"CUDA {toolkit}, or does CUDA_VISIBLE_DEVICES exclude them?"
     )
 
 

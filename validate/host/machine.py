@@ -16,7 +16,7 @@ from . import namespaces
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Cores that this process may use; a training job never loads the simulator, so counted here."""
-USED = ("user", "nice", "system", "irq", "softirq", "steal")  # of the cores' seconds
+USED = ("user", "nice", "system", "irq", "softirq", "steal")  # share of the cores' seconds
 
 
 def boot_id() -> str:
@@ -78,9 +78,9 @@ def _processor() -> str:
 
 
 class ResourceUse:
-    """Use of the machine from now on: CPU seconds of this process, the relay and all processes.
+    """Use of the machine from now on: CPU seconds of this, the relay's and all processes.
 
-    Also the bytes sent, if the process has its own network namespace.
+    It also counts the bytes sent, if the process has its own network namespace.
     """
 
     def __init__(self) -> None:

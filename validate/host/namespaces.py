@@ -1,4 +1,4 @@
-"""Real links between processes of one host: a network namespace for each node.
+"""Link processes of one host through a network namespace for each node.
 
 The kernel's own TCP runs over them, and `host.relay` adds latency and bandwidth. Only namespaces
 and TUN devices are needed, as veth, tbf and netem are often missing. Namespaces have no names and
@@ -23,14 +23,14 @@ from pathlib import Path as Folder
 from .relay import NETWORK, Path
 
 INTERFACE = "paceline"
-NODES = 254  # of a /24 network, at most
+NODES = 254  # most nodes of a /24 network
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8914, 0x8916, 0x891C
 _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8922, 0x8943
 _IFF_UP = 1
 _SYSCTLS = {
-    "ipv4/tcp_slow_start_after_idle": "0",  # steps pause between their transfers
+    "ipv4/tcp_slow_start_after_idle": "0",  # because steps pause between their transfers
     "ipv4/tcp_ecn": "1",  # the relay marks packets rather than drop them
     "ipv4/tcp_no_metrics_save": "1",  # no connection depends on earlier ones
     "ipv4/tcp_congestion_control": "reno",
@@ -45,8 +45,8 @@ class Links:
     """The links of a run while the context lasts; entered in the launching process.
 
     `paths` maps ordered pairs (from, to) of ranks below `nodes`; a pair without a path is joined
-    without latency or limit. `socket` is the socket for the nodes' `join`; `relay` is the process
-    that carries packets (its CPU time is a cost of the emulation; no link outlives it). Enter in a
+    without latency or limit. `socket` is the nodes' socket for `join`; `relay` is the process that
+    carries packets (its CPU time is a cost of the emulation; no link outlives it). Enter in a
     thread that outlives the run, as the relay ends with the thread (see prctl(2)). Even if this
     process is killed, neither relay nor folder remains.
     """
@@ -73,7 +73,7 @@ class Links:
                 text=True,
             )
         assert self.relay.stdin is not None
-        # a relay that has ended already printed why, and nodes get a ConnectionError
+        # a relay that has ended already printed the reason, and nodes get a ConnectionError
         with suppress(BrokenPipeError), self.relay.stdin as stdin:
             json.dump([[*pair, *path] for pair, path in self.paths.items()], stdin)
         return self

@@ -13,7 +13,7 @@ dropped.
 
 Precision: a sleeping core wakes about 0.1 ms late. The relay measures that (`late`), sleeps for
 correspondingly less and polls the rest; a packet that ends a sleep counts as that much older
-(`credit`). It requests real-time priority, as busy nodes would delay it by milliseconds.
+(`credit`). It requests real-time priority, because busy nodes would delay it by milliseconds.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ class Path(NamedTuple):
     def mtu(self) -> int:
         """Return the packet size: the bytes that pass in 1 ms, within limits.
 
-        Larger packets cost the relay less, but one in transmission delays those behind it.
+        Larger packets cost the relay less, but delay the packets behind them.
         """
         return int(min(max(1e-3 * self.bandwidth, self.least), MTU[1]))
 
@@ -78,9 +78,9 @@ class RelayedPath:
         self.congested = False  # whether the last packet found a long queue
 
     def release(self, size: int, now: float, first: bool = False) -> float:
-        """Return when a packet that enters at `now` comes out (s); inf: dropped.
+        """Return when a packet that enters at `now` leaves (s); inf: dropped.
 
-        `first`: it passes the queue, as acknowledgements do.
+        `first`: whether it overtakes the queue, like acknowledgements.
         """
         if first:
             self.free = max(now, self.free) + size / self.bandwidth
@@ -94,7 +94,7 @@ class RelayedPath:
 
 
 def bare(packet: bytes) -> bool:
-    """Return whether an IPv4 packet is TCP's without data (RFC 791, 9293)."""
+    """Return whether an IPv4 packet is a TCP packet without data (RFC 791, 9293)."""
     header = 4 * (packet[0] & 15)
     return packet[9] == 6 and len(packet) == header + 4 * (packet[header + 12] >> 4)
 
@@ -144,7 +144,7 @@ class Relay:
             if wait and not ready:
                 self.late += (min(now - wake, LATEST) - self.late) / 8
             for source in ready:
-                if source in self.sources:  # else just closed
+                if source in self.sources:  # otherwise it has just closed
                     self.sources[source]()
             while flying and flying[0][0] <= monotonic():
                 _, _, to, packet = heappop(flying)
@@ -205,7 +205,7 @@ class Relay:
         for _ in range(BATCH):
             try:
                 packet = os.read(device, 65536)
-            except OSError:  # no more for now
+            except OSError:  # no more packets for now
                 return
             link = links.get(packet[16:20])  # IPv4's destination; there is no multicast
             if link is not None:
@@ -222,7 +222,7 @@ def _stop(*_: object) -> NoReturn:
 
 def main(listener: socket.socket, nodes: int, parent: int) -> None:
     """Relay until terminated or the parent process has died; leave no folder behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     signal.signal(signal.SIGTERM, _stop)
     libc = ctypes.CDLL(None)
     try:

@@ -38,7 +38,7 @@ def write_job(job: Job) -> Path:
         raise InputError(
             f"programs, models and data sets of a real run must be functions of a module: {error}"
         ) from None
-    path.unlink(missing_ok=True)  # an old link could lead elsewhere
+    path.unlink(missing_ok=True)  # an old link could point elsewhere
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(data)
     return path

@@ -11,7 +11,7 @@ rank has refused the scenario; a rank hangs; the fork server or the relay has en
 
 No process outlives the run. The kernel kills each with its parent (`clock.die_with_parent`), so all
 nodes end when the fork server is killed, in the `finally` of `_processes`, or when the parent
-itself is killed. A lock prevents a second command in the folder.
+itself is killed. A lock keeps a second command out of the folder.
 """
 
 import os
@@ -77,7 +77,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
     nodes = process_count(job.scenario, job.tasks)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)  # the processes meet in it, and reading the job runs code
+    folder.chmod(0o700)  # processes meet in this folder, and reading the job runs code
     links: Links | None = None
     with ExitStack() as stack:
         for name in (REASON, DONE, ENDED, STORE, STARTED):
@@ -131,7 +131,7 @@ def join(job: Job) -> None:
         raise
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # skips torch's destructors, which can wait for ever
+        os._exit(1)  # skips torch's destructors, which can wait forever
     os._exit(0)
 
 
@@ -186,7 +186,7 @@ def _watch(
 
 
 def _unended(folder: Path) -> list[int]:
-    """Return the ranks that still run when those that wait for them have ended."""
+    """Return the ranks that still run although ranks that wait for them have ended."""
     started, deadline = _by_rank(folder / STARTED), time.monotonic() + LINGER
     while (rest := started.keys() - _by_rank(folder / ENDED)) and time.monotonic() < deadline:
         time.sleep(LOOK)
@@ -205,7 +205,7 @@ def _done(folder: Path) -> int:
 
 
 def _death_report(rank: int, state: int, job: Job) -> str:
-    """Say which process died, how, who did not answer, and the last lines of its log."""
+    """Return which process died, how, who did not answer, and the last lines of its log."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
     others = "all others were ended"
     if TIMED_OUT in words and (rest := _unended(job.folder)):
@@ -217,7 +217,7 @@ def _death_report(rank: int, state: int, job: Job) -> str:
 
 
 def how(status: int | None) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended."""
     if status is None:  # its status was collected elsewhere
         return "unseen"
     return f"by signal {-status}" if status < 0 else f"with status {status}"
@@ -242,11 +242,11 @@ def _log_tail(log: Path) -> str:
         shown.append(TIMED_OUT)
     if any("EnforceNotMet" in line for line in lines):
         shown.append("the workers start different collectives, or send payloads of different sizes")
-    return "\n".join(f"  {line}" for line in shown or ["nothing"]) + f"\n  (all of it: {log})"
+    return "\n".join(f"  {line}" for line in shown or ["nothing"]) + f"\n  (whole log: {log})"
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
-    """Return expected latency and bandwidth of each ordered pair of nodes."""
+    """Return the expected latency and bandwidth of every ordered pair of nodes."""
     why = available()
     if nodes > NODES:
         why = f"{nodes} workers and servers, of at most {NODES}"
@@ -254,7 +254,7 @@ def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
         raise InputError(
             f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'
         )
-    bare = scenario.network.model_copy(update={"transport": "ideal"})  # real TCP uses them
+    bare = scenario.network.model_copy(update={"transport": "ideal"})  # real TCP uses both
     network = ClosedForm(scenario.model_copy(update={"network": bare}))
     links = {pair: network.link(*pair) for pair in permutations(range(nodes), 2)}
     least = [scenario.network.mtu] if scenario.network.transport == "tcp" else []

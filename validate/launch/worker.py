@@ -1,4 +1,4 @@
-"""The processes of a real run: a fork server, and nodes that do their part of every task.
+"""Processes of a real run: a fork server, and nodes that do their part of every task.
 
 Run as `python -m paceline.validate.launch.worker JOB NODES`, the fork server imports torch once,
 then forks a process for each node. It has no threads when it forks, so that each child can still
@@ -40,7 +40,7 @@ def serve(path: Path, nodes: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     torch.set_num_threads(1)
     spec = read_job(path).scenario.objective
-    if isinstance(spec, Torch):  # load once for all processes
+    if isinstance(spec, Torch):  # loaded once for all processes
         data.load_named(spec.data, spec.folder)
     elif isinstance(spec, Softmax):
         softmax.load_data(spec.data)
@@ -75,7 +75,7 @@ def _fork(path: Path, rank: int) -> int:
         status = _main(path)
     except BaseException:
         traceback.print_exc()
-    os._exit(status)  # skips torch's destructors, which can wait for ever
+    os._exit(status)  # skips torch's destructors, which can wait forever
 
 
 def _main(path: Path) -> int:
@@ -86,7 +86,7 @@ def _main(path: Path) -> int:
     except InputError as error:
         unfinished = job.folder / f"{REASON}.{os.getpid()}"
         unfinished.write_text(str(error))
-        unfinished.replace(job.folder / REASON)  # readers never see a part
+        unfinished.replace(job.folder / REASON)  # readers never see a partial file
         return REFUSED
     return 0
 
@@ -116,7 +116,7 @@ def work(job: Job) -> Any:
 def _place(job: Job, rank: int, store: Any) -> Place:
     """Return this rank's place, with its device.
 
-    Devices are compared by identity, as each rank may number its GPU as the first.
+    Devices are compared by identity, because every rank may number its GPU as the first.
     """
     device = devices.place(int(os.environ.get("LOCAL_RANK", rank)), job.device)
     device.use()

@@ -1,4 +1,4 @@
-"""`paceline compare RUN_DIR LOG`: the pace that was predicted, and that of a job's log."""
+"""`paceline compare RUN_DIR LOG`: compare a predicted step time with a job's log."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,17 +16,17 @@ from paceline.simulator.results.statistics import human, jsonable
 from ..measurement.fingerprints import fitted_to
 from . import jobs, steps, tables
 
-BLOCKS = 20  # of successive steps, whose means give the error of their mean
+BLOCKS = 20  # blocks of successive steps, whose means give the error of the overall mean
 Pair = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class LogCheck:
-    """The pace of a log, and that predicted of the algorithm `label`: seconds per step.
+    """The seconds per step of a log, and the prediction for the algorithm `label`.
 
-    `interval90`: where a measured run was expected, None of a prediction without a profile, whose
-    seeds' interval is `seeds`. `measured_interval`: of the log's mean; `fitted`: whether the
-    profile was calibrated from this log.
+    `interval90`: the predicted interval of a measured run, None without a profile; `seeds`: the
+    prediction's interval over seeds. `measured_interval`: the interval of the log's mean. `fitted`:
+    whether the profile was calibrated from this log.
     """
 
     log: str
@@ -47,20 +47,20 @@ class LogCheck:
 
     @property
     def covered(self) -> bool | None:
-        """Return whether the interval holds the measured pace; None without one."""
+        """Return whether the interval contains the measured step time; None without one."""
         return self.interval90 and self.interval90[0] <= self.measured <= self.interval90[1]
 
     @property
     def sentence(self) -> str:
-        """Say whether the prediction is right."""
+        """Return a sentence on whether the prediction is right."""
         interval, level = (self.interval90, USUAL) if self.interval90 else (self.seeds, "seeds")
         verdict = "This prediction has no interval; with a profile (paceline calibrate) it has one."
         if self.covered is not None:
             verdict = "inside." if self.covered else "outside."
         if self.covered is False and not self.fitted:
-            verdict = "outside: the log's job is not what was simulated."
+            verdict = "outside: the simulated job differs from the log's."
         if self.fitted:
-            verdict += " This log made the profile, so agreement proves nothing."
+            verdict += " The profile was fitted to this log, so agreement proves nothing."
         return (
             f"{self.log}: {_with_ends(self.measured, self.measured_interval, USUAL)} a step, of "
             f"{self.steps} steps; predicted for {self.label}: "
@@ -81,10 +81,10 @@ def check(
     predicted: Path | str, log: Path | str, *, label: str | None = None, warmup: int = 10,
     columns: Mapping[str, str] | None = None,
 ) -> LogCheck:  # fmt: skip
-    """Compare the pace of a log after its `warmup` with a simulated run's.
+    """Compare the step time of a log after its `warmup` with a simulated run's.
 
-    `label`: the algorithm that the job ran; may be left out if `predicted` has only one.
-    `columns`: as `tables.read` takes them. Raises InputError.
+    `label`: the algorithm that the job ran; may be left out if `predicted` has only one. `columns`:
+    see `tables.read`. Raises InputError.
     """
     run = read.read(predicted)
     if run.is_measured:

@@ -1,4 +1,4 @@
-"""Calibrate a profile from logs of jobs: computing, and one law of the links."""
+"""Calibrate a profile from logs of jobs: compute times, and one law of the links."""
 
 import math
 from collections.abc import Sequence
@@ -32,19 +32,19 @@ from . import link_law, single, tables
 from .link_law import BUCKETED, DRAWS, LAW, LEAST, SLOWDOWN, STEADY, Fitted
 from .steps import Observed, observe
 
-FITTED = ("cluster", "network")  # tables that a single file may give
-SURE = 3.0  # standard errors by which the computing of jobs must differ
-RELEVANT = 0.01  # relative difference of computing that matters
-MISSED = 0.03  # relative error of a job's pace from which a note names it
-UNSURE = 0.05  # relative standard deviation of computing from which a note says so
-OWN_SPREAD = 0.7  # a worker's own spread over that of whole steps
+FITTED = ("cluster", "network")  # tables that a single file may provide
+SURE = 3.0  # standard errors by which compute times of jobs must differ
+RELEVANT = 0.01  # relative difference of compute times that matters
+MISSED = 0.03  # relative error of a job's step time above which a note names the job
+UNSURE = 0.05  # relative standard deviation of a compute time above which a note warns
+OWN_SPREAD = 0.7  # ratio of a worker's spread to that of whole steps
 OF_RATE = ("transmission_factor", "transmission_exponent", "per_byte", "tree_exponent")
 STAGES = 3  # reading, computing, links
 
 
 @dataclass(frozen=True)
 class _Study:
-    """Observed jobs, the `condition` of each in which it computes, and the `laws` of conditions."""
+    """Observed jobs, the `condition` in which each computes, and the `laws` of conditions."""
 
     observed: Sequence[Observed]
     condition: Sequence[int]
@@ -78,11 +78,10 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit a profile to measured runs, or to the logs of jobs that one file describes.
 
-    Args:
-        paths: Those of `calibration.calibrate`, fitted with `base`; or one file of [[job]] tables.
-        base: A profile for numbers that measured runs do not show.
-        allow_paths: Whether files outside the folder of the file that names them may be read.
-        progress: Receives the number of stages done, and of draws in the last stage.
+    Args: paths: Those of `calibration.calibrate`, fitted with `base`; or one file of [[job]]
+    tables. base: A profile for numbers that measured runs do not show. allow_paths: Whether files
+    outside the folder of the file that names them may be read. progress: Receives the number of
+    finished stages, and of draws in the last stage.
 
     Raises:
         InputError: For wrong input; for a log alone, with a file of jobs to fill in.
@@ -95,7 +94,7 @@ def calibrate(
     if logs := [path for path in named if tables.is_log(path)]:
         raise InputError(files.template(logs[0]))
     if len(named) > 1 or base is not None:
-        what = "--base: logs take none" if base else "one file of jobs at a time, and nothing else"
+        what = "--base: leave it out for logs" if base else "give only one file of jobs"
         raise InputError(f"{named[0]}: {what}; put every [[job]] into one file")
 
     done = progress or (lambda stage, stages: None)
@@ -113,7 +112,7 @@ def calibrate(
 
 
 def explain(path: Path, *, allow_paths: bool = False) -> list[str]:
-    """Say what is read of a file, and what it lacks, with the words to write. Raises InputError."""
+    """Describe how a file is read, and what to add to it. Raises InputError."""
     if path.suffix == ".toml":
         jobs = files.read(path, allow_paths=allow_paths)
         return [f"{files.described(job.log)}, after a warm-up" for job in jobs]
@@ -124,7 +123,7 @@ def explain(path: Path, *, allow_paths: bool = False) -> list[str]:
 
 
 def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
-    """Number the conditions in which jobs compute alike, with notes.
+    """Number the conditions in which jobs compute alike; return the numbers and notes.
 
     Jobs of one model share a condition if they name the same machine, or if their logs show that
     they compute alike. A job whose log shows no computing shares the condition of its model.
@@ -146,11 +145,11 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
             for n in shown:
                 keys[n] = (*key, n)
             notes.append(
-                f"jobs of one model compute {math.expm1(apart):.1%} apart: each in its own "
-                'condition; name machine = "..." in each [[job]] to say which share one'
+                f"compute times of jobs of one model differ by {math.expm1(apart):.1%}, so "
+                'each has its own condition; jobs with the same machine = "..." share one'
             )
         else:
-            notes.append(f"{len(members)} jobs of one model are taken to compute alike")
+            notes.append(f"{len(members)} jobs of one model are assumed to compute alike")
     order = [*dict.fromkeys(keys)]
     return [order.index(key) for key in keys], notes
 
@@ -158,13 +157,13 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
 def _law(members: Sequence[Observed]) -> FittedLaws:
     """Fit a condition's law of computing, of mean 1 s, to its longest log.
 
-    If all logs are of whole steps, a worker's own spread is a part of theirs.
+    If all logs have only whole steps, their spread includes that of a worker.
     """
     best = max(members, key=lambda seen: (seen.computing, sum(map(len, seen.times))))
     whole = np.concatenate(best.times)
     if best.computing:
         law = compute_laws.fit([times / float(np.mean(whole)) for times in best.times])
-        # What a log states is its mean: a law of the likeliest shape may have another.
+        # The log determines the mean: the most likely law may have another one.
         cluster = _parsed(law, {"workers": max(len(best.times), 1)} | law.tables)
         return law.scaled(1 / float(np.mean(Team(cluster, 0.0).mean_compute)))
     spread = 1.4826 * float(np.median(np.abs(whole - np.median(whole)))) / best.pace
@@ -185,13 +184,13 @@ def _parsed(law: FittedLaws, table: dict[str, Any]) -> Cluster:
 
 
 def _cluster(law: FittedLaws, workers: int) -> dict[str, Any]:
-    """Return the tables of a law, without groups of more workers than there are."""
+    """Return the tables of a law, without groups that have more workers than the job."""
     grouped = sum(group["workers"] for group in law.group) < workers
     return {key: table for key, table in law.tables.items() if key != "group" or grouped}
 
 
 def _unknown(study: _Study, fitted: Fitted) -> list[str]:
-    """Say what the fit leaves open, and which links and jobs are unusual."""
+    """Return sentences on what the fit leaves open, and on unusual links and jobs."""
 
     def names(observed: Sequence[Observed]) -> str:
         return ", ".join(dict.fromkeys(seen.job.name for seen in observed))
@@ -212,8 +211,8 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
             continue
         low, high = map(human, np.exp(np.quantile(computing, TAILS)))
         notes.append(
-            f"{names(members)}: every step communicates, so that computing cannot be told from "
-            f"communicating: computing takes {low} to {high} of a step of "
+            f"{names(members)}: every step communicates, so computing and communicating cannot be "
+            f"separated: computing takes {low} to {high} of a step of "
             f"{human(min(seen.pace for seen in members))} ({USUAL}). Write "
             'compute = "..." into the [[job]], or add a log of another period (local-sgd) or link'
         )
@@ -233,7 +232,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
 
 
 def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResult:
-    """Write the profile: computing of the main condition, law, and draws."""
+    """Return the profile: compute times of the main condition, law, and draws."""
     condition, jobs = study.condition, [seen.job for seen in study.observed]
     firsts = [jobs[condition.index(n)] for n in range(len(study.laws))]
     main = max(condition, key=condition.count)
@@ -279,7 +278,7 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
 def _stated(
     jobs: Sequence[files.Job], fitted: Fitted, draws: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """Return the keys of [cluster] that all jobs state alike."""
+    """Return the keys of [cluster] that are equal in all jobs."""
     table: dict[str, Any] = {}
     for key in ("workers", "accumulation"):
         values = {getattr(job.scenario.cluster, key) for job in jobs}
@@ -294,7 +293,7 @@ def _stated(
 
 
 def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
-    """Return the keys of [calibration] that say where the numbers come from."""
+    """Return the keys of [calibration] that describe the origin of the numbers."""
     families = sorted({job.family for job in jobs})
     scenarios = [job.scenario for job in jobs]
     shipped = profile.model_error("real")
@@ -304,7 +303,7 @@ def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
         "fingerprints": fingerprints(job.log.path for job in jobs),
         "fitted": sorted({scenario.algorithm[0].words for scenario in scenarios}),
         "replicates": DRAWS,
-        "model_error": {  # of other programs
+        "model_error": {  # the errors of other programs
             **shipped,
             "source": f"{shipped['source']}; that of {' and '.join(families)} ones is in the draws",
             "seconds_per_step": {**shipped["seconds_per_step"], **dict.fromkeys(families, 0.0)},
@@ -318,7 +317,7 @@ def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
 
 
 def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
-    """Return [[overhead]], of all means and of buckets, and its draws."""
+    """Return the [[overhead]] tables of means and of buckets, and their draws."""
     tables, draws = list[dict[str, Any]](), dict[str, list[float]]()
     for n in range(2):
         at = fitted.overhead(fitted.point, n == 1)

@@ -1,20 +1,20 @@
-"""Fit one law of what links really give to jobs over several links.
+"""Fit one law of real link performance to jobs over several links.
 
-A collective of h hops with latencies of l seconds in all, which by its formula occupies links of
-B bytes per second for t seconds, takes
+A collective of h hops with a total latency of l seconds, which by its formula occupies links of B
+bytes per second for t seconds, takes
 
     collective + h hop + latency_factor l
     + t (transmission_factor (B / 1 Gbit/s)^-transmission_exponent + B per_byte)
 
-with the keys of [[overhead]]. Buckets of a gradient have a factor of their own, since libraries
-send payloads of other sizes by other algorithms, such as a double tree in place of a ring.
+with the keys of [[overhead]]. Buckets of a gradient have a separate factor, because libraries use
+other algorithms for other sizes of payloads, such as a double tree instead of a ring.
 
-The pace is simulated by the algorithm's own text. It is convex in these costs, since a worker waits
-for the latest of others, so that the highest of its tangents approximates it. Computing that a log
-shows is taken as measured. A few jobs cannot determine the other numbers, so each has a prior
-(`NUMBERS`) that is wide where systems differ. A bootstrap repeats the fit with what the logs show,
-and the priors, moved by their errors (randomize-then-optimize: Bardsley et al., SIAM J. Sci.
-Comput. 36, 2014). What the jobs leave open therefore widens the intervals of predictions.
+The step time is simulated with the algorithm's program. It is convex in these costs, because a
+worker waits for the latest of others, so the highest of its tangents approximates it. Compute times
+in a log are taken as measured. A few jobs cannot determine the other numbers, so each has a prior
+(`NUMBERS`), wide if systems differ. A bootstrap repeats the fit with logs and priors moved by their
+errors (randomize-then-optimize: Bardsley et al., SIAM J. Sci. Comput. 36, 2014). So numbers that
+the jobs leave open widen the intervals of predictions.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ Array = np.ndarray
 
 
 class Number(NamedTuple):
-    """The prior of a number of the law, or of its logarithm: standard deviations on both sides."""
+    """The prior of a number or its logarithm, with standard deviations on both sides."""
 
     median: float
     below: float
@@ -58,7 +58,7 @@ NUMBERS = {
     # at the jobs' own bandwidth; a stated bandwidth may be nominal, but is rarely exceeded
     "transmission_factor": Number(0.03, 0.1, 0.4),
     "per_byte": Number(log(5e-11), 1.2, 1.2),
-    # factor by which GPUs compute longer beside collectives; published: 0.19, 0.4 at most
+    # relative slowdown of GPUs during collectives; published: 0.19, at most 0.4
     "slowdown": Number(log(0.08), 1.0, 0.8),
     "transmission_exponent": Number(0.0, 0.02, 0.02),
     "bucket_factor": Number(0.0, 0.15, 0.15),
@@ -75,9 +75,9 @@ COPYING = 0.03  # largest share of a transmission that hosts copy for, in the pr
 LEAST = 1e-5  # an exponent: draws are factors of it, at most a million
 LARGEST_FACTOR = 13.0  # logarithm of a draw over the fit: a profile's factors are at most a million
 DRAWS, ROUNDS, NEAR = 24, 4, 1e-4
-ROBUST = 3.0  # standard errors beyond which residuals count less (soft L1)
+ROBUST = 3.0  # standard errors above which residuals count less (soft L1)
 FIT_BEND, BEND = 2e-4, 2e-3  # relative errors of tangents, of the fit and of draws
-EDGE = 1e-4  # of a pace: rounding of the edges between tangents
+EDGE = 1e-4  # relative rounding of the edges between tangents
 SHIFT = 0.02  # relative change of a cost for a tangent's slope
 SEEDS, PERIODS, SHORTEST, LONGEST, PIECES = 2, 12, 24, 256, 1024  # of simulations; pieces a step
 EVALUATIONS = 20
@@ -85,10 +85,10 @@ EVALUATIONS = 20
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The law and the computing of each condition: `point`, and `draws` with one row each.
+    """The fitted law and compute times of conditions: `point`, and `draws` in rows.
 
-    `paces`: predicted, by job. `reference`: bandwidth at which the factor is fitted. `unusual`:
-    standard deviations of the priors by which the point is off.
+    `paces`: predicted step times by job. `reference`: bandwidth at which the factor is fitted.
+    `unusual`: deviations of the point from the priors, in standard deviations.
     """
 
     point: Array
@@ -109,7 +109,7 @@ class Fitted:
         ]
 
     def overhead(self, row: Array, bucketed: bool = False) -> dict[str, float]:
-        """Return the keys of [[overhead]] of one row; `bucketed`: of buckets."""
+        """Return the keys of [[overhead]] of one row; `bucketed`: those of buckets."""
         factor = row[FACTOR] + bucketed * row[BUCKETS]
         table = dict(zip(NUMBERS, np.exp(row[:SLOWDOWN]).tolist(), strict=False))
         table["transmission_factor"] = exp(factor + row[EXPONENT] * log(self.reference / GIGABIT))
@@ -120,12 +120,12 @@ class Fitted:
 
 @dataclass
 class _Job:
-    """A job, with tangents of its pace as a function of costs: constants, then slopes.
+    """A job, with tangents of its step time as a function of costs: constants, then slopes.
 
-    `compute`, `link`: the numbers of its computing and, if its link is unknown, of its link.
-    `offset`: the logarithm of its bandwidth over the reference; `scale`: what simulated computing
-    times are multiplied by so that their mean is that of the law; `sampling`: the variance of the
-    logarithm of the simulated pace, as it leaves the first tenth of few steps out.
+    `compute`, `link`: the numbers of its compute time and, if unknown, of its link. `offset`: the
+    logarithm of its bandwidth over the reference; `scale`: the factor that gives simulated compute
+    times the mean of the law; `sampling`: the variance of the logarithm of the simulated step time,
+    which leaves out the first tenth of few steps.
     """
 
     observed: Observed
@@ -136,28 +136,28 @@ class _Job:
     offset: float = 0.0
     scale: float = 1.0
     sampling: float = 0.0
-    # a step takes at least what it computes, so that a search returns
+    # a step takes at least its compute time, so that a search ends
     tangents: Array = field(default_factory=lambda: np.array([[0.0, 0.5, *[0.0] * 6]]))
 
     def __post_init__(self) -> None:
         self.bucketed = self.scenario.algorithm[0].name == BUCKETED
-        # of a double tree's time over a ring's; of two or three workers, any
+        # ratio of a double tree's time to a ring's; any for two or three workers
         self.by_tree = log(tree(max(self.scenario.cluster.workers, 4)))
         runs = self._runs(np.array([1.0, 0, 0, 0, 0, 1, 1]))
         self.scale = len(runs) / sum(run.seconds["compute"] / run.steps for run in runs)
         times = np.concatenate(self.observed.times)
         drawn = sum(run.steps for run in runs) * self.scenario.cluster.workers
         self.sampling = float(np.var(times) / np.mean(times) ** 2 / (9 * drawn))
-        # the spread of so many times, and so the wait for the slowest worker, has an error, too
+        # the spread of few times, and thus the wait for the slowest worker, also has an error
         waits, computed = (sum(run.seconds[kind] for run in runs) for kind in ("wait", "compute"))
         self.sampling += (waits / computed) ** 2 / (2 * len(times))
 
     def costs(self, theta: Array, compute: float) -> Array:
-        """Return the costs by which the pace is linear.
+        """Return the costs in which the step time is linear.
 
-        These are compute, set-up, hop, latency factor, slowdown, and transmission factors: of means
-        around a ring, and of all else. The latter multiplies the slowdown, so that the pace is
-        linear in it. `compute`: the logarithm of computing.
+        These are compute, set-up, hop, latency factor, slowdown, and two transmission factors: for
+        means around a ring, and for all others. The second multiplies the slowdown, so that the
+        step time is linear in it. `compute`: the logarithm of the compute time.
         """
         added = 0.0
         if self.link is None:
@@ -172,7 +172,7 @@ class _Job:
         return costs
 
     def pace(self, costs: Array) -> tuple[float, float]:
-        """Return the pace (seconds per step), and the share of it that is not computing."""
+        """Return the step time (seconds), and the share that is not computing."""
         values = self.tangents[:, 0] + self.tangents[:, 1:] @ costs
         edge = EDGE * self.observed.pace
         pace = edge * float(np.logaddexp.reduce(values / edge))
@@ -180,13 +180,13 @@ class _Job:
         return pace, min(max(share, 0.0), 1.0)
 
     def logged(self, pace: float, communicated: float) -> tuple[float, float]:
-        """Return the same of the steps that the log has, of which more, or fewer, wait."""
+        """Return the same for the steps in the log, of which more, or fewer, wait."""
         communicating = communicated * self.observed.waits
         whole = 1 - communicated + communicating
         return pace * whole, communicating / whole
 
     def refine(self, costs: Array, tolerance: float) -> bool:
-        """Add a tangent if the simulated pace was missed; return whether it was."""
+        """Add a tangent if the simulated step time was missed; return whether it was."""
         simulated = self.simulate(costs)
         if abs(simulated / self.pace(costs)[0] - 1) <= tolerance:
             return False
@@ -203,7 +203,7 @@ class _Job:
         return True
 
     def simulate(self, costs: Array) -> float:
-        """Return the simulated pace, in seconds per step."""
+        """Return the simulated seconds per step."""
         return float(np.mean([pace_of(run) for run in self._runs(costs)]))
 
     def _runs(self, costs: Array) -> Sequence[Run]:
@@ -213,7 +213,7 @@ class _Job:
         if self.observed.job.slowed:
             cluster = cluster.model_copy(update={"beside_collectives": 1 + slowdown / factor})
         if self.link is not None:
-            # a library chooses by the bandwidth that the profile will state
+            # libraries choose by the bandwidth in the profile
             network = network.model_copy(update={"bandwidth": GIGABIT / factor})
             around = factor = 1.0
         overhead = Overhead.model_construct(
@@ -247,7 +247,7 @@ class _Law:
         self.reference = float(np.exp(np.mean(np.log(rates)))) if rates else GIGABIT
         for job in self.jobs:
             job.offset = log(job.rate / self.reference)
-        # logarithms of what the logs show: computing and pace of each job
+        # logarithms of every job's compute time and step time, from the logs
         self.shown = np.array([
             (log(seen.compute) if seen.compute > 0 else np.nan, log(seen.pace)) for seen in observed
         ])  # fmt: skip
@@ -255,19 +255,19 @@ class _Law:
         for condition in range(self.count):
             members = [seen for seen, n in zip(observed, conditions, strict=True) if n == condition]
             shortest = min(members, key=lambda seen: seen.pace)
-            # of steps that all wait, an average may be nearly all
+            # if all steps wait, an average may take nearly all of a step
             wider = max(log(max(shortest.waits, 1.0)), 0.0)
             middle = log(shortest.pace / 2) - wider / 2
             computing.append(Number(middle, COMPUTE_SD + wider, COMPUTE_SD + wider))
         links = [Number(0.0, LINK_SD, LINK_SD)] * (len(self.jobs) - len(rates))
         self.median, self.below, self.above = np.array([*NUMBERS.values(), *computing, *links]).T
-        if rates:  # hosts that copy for longer would not reach the bandwidth that was stated
+        if rates:  # hosts that copy for longer would not reach the stated bandwidth
             self.median[PER_BYTE] = min(self.median[PER_BYTE], log(COPYING / max(rates)))
         self.error = LAW_ERROR
         self.free = np.isnan(self.with_measured(np.full(len(self.median), np.nan), self.shown))
 
     def with_measured(self, theta: Array, shown: Array) -> Array:
-        """Return the numbers with the computing that logs show as they show it."""
+        """Return the numbers, with compute times from logs unchanged."""
         theta = theta.copy()
         for number in range(LAW, LAW + self.count):
             jobs = [n for n, job in enumerate(self.jobs) if job.compute == number]
@@ -278,7 +278,7 @@ class _Law:
         return theta
 
     def costs(self, theta: Array, shown: Array) -> list[Array]:
-        """Return each job's costs, with the computing that its log shows."""
+        """Return the costs of every job, with the compute time in its log."""
         measured = shown[:, 0]
         return [
             job.costs(theta, theta[job.compute] if np.isnan(compute) else compute)
@@ -286,22 +286,22 @@ class _Law:
         ]
 
     def unusual(self, theta: Array) -> Array:
-        """Return by how many standard deviations of their priors free numbers are off."""
+        """Return how far free numbers are from their priors, in standard deviations."""
         off: Array = (theta - self.median) / np.where(theta > self.median, self.above, self.below)
         return np.where(self.free, off, 0.0)
 
     def missed(self, theta: Array, shown: Array) -> Array:
-        """Return by how many standard errors each job's pace is missed."""
+        """Return how far every job's step time is missed, in standard errors."""
         misfits = []
         for job, costs, pace in zip(self.jobs, self.costs(theta, shown), shown[:, 1], strict=True):
             predicted, communicated = job.logged(*job.pace(costs))
-            to = np.array([communicated - 1, 1.0])  # the pace, given the computing
+            to = np.array([communicated - 1, 1.0])  # the step time, given the compute time
             variance = to @ job.observed.covariance @ to + self.unseen(job, communicated)
             misfits.append((log(predicted) - pace) / variance**0.5)
         return np.array(misfits)
 
     def unseen(self, job: _Job, communicated: float) -> float:
-        """Return the variance of a pace beyond what its log shows."""
+        """Return the variance of a step time beyond the error in its log."""
         unsteady = 0.0 if job.observed.compute > 0 else 2**0.5 * STEADY
         more = (self.error * communicated) ** 2 + (unsteady * (1 - communicated)) ** 2
         return float(job.sampling + more + 1e-8)
@@ -309,7 +309,7 @@ class _Law:
     def solve(
         self, start: Array, shown: Array, moved_by: Array | float = 0.0
     ) -> tuple[Array, "OptimizeResult"]:
-        """Fit by least squares; one of several jobs may be at odds with all others."""
+        """Fit by least squares; one of several jobs may disagree with the others."""
         from scipy.optimize import least_squares  # noqa: PLC0415
 
         theta = self.with_measured(start, shown)
@@ -327,12 +327,12 @@ class _Law:
         return theta, fitted
 
     def refine(self, theta: Array, shown: Array, tolerance: float) -> bool:
-        """Simulate all jobs at these numbers; return whether any pace was missed."""
+        """Simulate all jobs with these numbers; return whether any step time was missed."""
         pairs = zip(self.jobs, self.costs(theta, shown), strict=True)
         return sum(job.refine(costs, tolerance) for job, costs in pairs) > 0
 
     def fit(self) -> Array:
-        """Fit the point, with the error of the law as jobs show it."""
+        """Fit the point, and the error of the law from its misses of jobs."""
         theta = self.with_measured(self.median, self.shown)
         self.refine(theta, self.shown, 0.0)
         for _ in range(2 * ROUNDS):
@@ -341,7 +341,7 @@ class _Law:
             if (count := len(self.jobs)) > 1:
                 missed, slopes = fitted.fun[:count], fitted.jac[:count]
                 inverse = np.linalg.inv(fitted.jac.T @ fitted.jac)
-                # degrees of freedom that the paces have spent
+                # degrees of freedom that the step times use
                 spent = float(np.einsum("ij,jk,ik", slopes, inverse, slopes))
                 squares = LAW_FREEDOM * LAW_ERROR**2 + self.error**2 * float(missed @ missed)
                 self.error = (squares / (LAW_FREEDOM + count - spent)) ** 0.5
@@ -351,7 +351,7 @@ class _Law:
         return theta
 
     def draw(self, point: Array, normals: Array) -> Array:
-        """Fit again with what logs show, and the priors, moved by their errors."""
+        """Repeat the fit with logs and priors moved by their errors."""
         count, theta, shown = len(self.jobs), point, self.shown.copy()
         last, of_jobs, moved_by = np.split(normals, [3, 3 + 3 * count])
         for n, (job, costs) in enumerate(zip(self.jobs, self.costs(point, shown), strict=True)):
@@ -364,7 +364,7 @@ class _Law:
             theta, _ = self.solve(theta, shown, moved_by)
             if not self.refine(theta, shown, BEND):
                 break
-        # on a link that the law has not seen, and by each factor e of bandwidth from those it has
+        # on a new link, and per factor e between its bandwidth and the nearest fitted one
         theta[[FACTOR, EXPONENT]] += self.error * last[:2]
         theta[LAW : LAW + self.count] += 2**0.5 * STEADY * last[2]
         drawn: Array = np.clip(theta, point - LARGEST_FACTOR, point + LARGEST_FACTOR)
@@ -379,8 +379,8 @@ def fit(
 ) -> Fitted:
     """Fit the law to jobs.
 
-    `scenarios`: of each job, with computing times of mean 1 s; `conditions`: which jobs compute
-    alike, numbered from 0. `done` is called with the number of draws that are made.
+    `scenarios`: one per job, with compute times of mean 1 s; `conditions`: equal numbers, from 0,
+    for jobs that compute alike. `done` is called with the number of finished draws.
     """
     law = _Law(observed, scenarios, conditions)
     point = law.fit()
@@ -397,10 +397,10 @@ def fit(
 
 
 def _normals(columns: int) -> Array:
-    """Return a row of normal numbers for each draw.
+    """Return a row of normal numbers per draw.
 
-    As few rows would vary too little or too much by chance, the first columns have a mean of 0,
-    a variance of 1 and no correlation in these rows, too.
+    Few rows would vary too little or too much by chance. So the first columns are made to have mean
+    0, variance 1 and no correlation in these rows.
     """
     normals = generator(0, Purpose.CALIBRATION, 1).standard_normal((DRAWS, columns))
     exact = normals[:, : DRAWS - 1]

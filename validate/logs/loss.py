@@ -1,4 +1,4 @@
-"""`paceline fit-loss`: from the losses of one or two short runs to an [objective] for scenarios."""
+"""`paceline fit-loss`: fit an [objective] to the losses of one or two short runs."""
 
 import math
 from collections.abc import Sequence
@@ -33,24 +33,24 @@ from ..measurement import telemetry_files
 QUANTITIES = ("tokens", "step", "loss", "run")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
-LATE, PARTS = 1 / 3, 6  # share of a run that is compared; its parts, which give an error
+LATE, PARTS = 1 / 3, 6  # share of a run that is compared; number of its parts, which give an error
 AHEAD, POINTS = 7, 100  # lengths of a log that are drawn, and points of a line
 LEAST = 1e-3  # tokens or samples, of a critical batch
 DRIFT = 0.2
 """Standard deviation, as a log, by which a factor of steps seen after a fifth of a run differs from
 that at its end: of 27 runs of a small GPT (docs/evidence/validation/learning-curves.md)."""
 HEAD = (
-    'The loss of a training run. A scenario takes it in by extends = "THIS FILE"; what the',
-    "scenario says itself counts more.",
+    'The loss of a training run. A scenario uses it by extends = "THIS FILE"; the keys of the',
+    "scenario take precedence.",
 )
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a log cannot say. Lists go by run, `workers` from the baseline on, others without it.
+    """Settings that logs lack, listed by run; `workers` includes the baseline, others do not.
 
-    `columns`: as QUANTITY=NAME or RUN:QUANTITY=NAME, RUN counted from 1; `warmup`: steps, found in
-    the baseline if None.
+    `columns`: QUANTITY=NAME or RUN:QUANTITY=NAME, with RUN counted from 1; `warmup`: steps, taken
+    from the baseline if None.
     """
 
     tokens: float | None = None
@@ -66,9 +66,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that has trained: losses after so many `tokens`, of `run` (seed), `batch` a step.
+    """A finished run: losses after `tokens` tokens; `run`: its seed; `batch`: tokens per step.
 
-    `parameters`: of the model, None if unknown; `notes`: on its log.
+    `parameters`: the model's number, None if unknown; `notes`: notes on its log.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Trained:
     notes: tuple[str, ...] = ()
 
     def fit(self, warmup: float | None) -> Curve:
-        """Fit a curve from the end of the warm-up on, found if None. Raises InputError."""
+        """Fit a curve from the end of the warm-up on (None: detect it). Raises InputError."""
         try:
             return curve.fit(self.tokens, self.loss, self.run, batch=self.batch, warmup=warmup)
         except ValueError as error:
@@ -92,7 +92,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class LossFit:
-    """A fitted objective as a profile, and what was found in sentences."""
+    """A fitted objective as a profile, with findings in sentences."""
 
     profile: Profile
     sentences: list[str]
@@ -125,7 +125,7 @@ def fit(
         more = {"runs": [*map(str, paths)], "notes": notes}
         about |= {key: [*about.get(key, ()), *value] for key, value in more.items()}
         tables["calibration"] = {"date": today} | about
-    else:  # [calibration] would say that the pace is known
+    else:  # [calibration] would claim that the step time is known
         head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
     whole = Profile(tables, head, {**below.files, **files})
     return LossFit(whole, sentences, notes)
@@ -134,7 +134,7 @@ def fit(
 def _curve(
     runs: Sequence[Trained], fitted: Curve, given: Given, stem: str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the objective's table, what was found, and notes."""
+    """Return the objective's table, findings, and notes."""
     first, *others = runs
     end = float(first.tokens.max())
     low, high = fitted.interval90(end)
@@ -151,7 +151,7 @@ def _curve(
     for key, value in (optional | {"warmup": given.warmup}).items():
         if value is not None:
             curve_table[key] = value if key == "lr" else _whole(value)
-    # the scenario's steps may have other tokens
+    # a scenario's steps may have other numbers of tokens
     table: dict[str, Any] = {"kind": "learning-curve", "tokens": tokens, "curve": curve_table}
     critical, notes = _critical(fitted, first, others, given, tokens)
     if not notes:
@@ -166,7 +166,7 @@ def _curve(
         findings += sentences
     if not size:
         notes.append(
-            "--parameters left out: scenarios cannot check that their [model] was the one trained"
+            "--parameters is not set: scenarios cannot check that their [model] matches the run"
         )
     notes += [f"{run.name}: {note}" for run in runs for note in run.notes]
     notes += [f"{first.name}: {note}" for note in fitted.notes]
@@ -174,7 +174,7 @@ def _curve(
 
 
 def chart(first: Trained, fitted: Curve) -> Chart:
-    """Chart a log, its fit, what the fit says of its held-out end, and what lies ahead."""
+    """Chart a log, its fit, the predicted held-out end, and the extrapolation."""
     end, held = float(first.tokens.max()), float(np.quantile(first.tokens, 1 - curve.HELD))
     blue, red = style.COLOURS[:2]
     lines = []
@@ -205,11 +205,11 @@ def chart(first: Trained, fitted: Curve) -> Chart:
 def _local(
     fitted: Curve, first: Trained, run: Trained, critical: Critical, size: float | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the table of a run with local steps, and what was found."""
+    """Return the table of a run with local steps, and findings."""
     log, sd = _behind(fitted, first, run, critical)
     low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
     sentences = [
-        f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): takes "
+        f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): needs "
         f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
         f"{high:.2f}), measured over {run.tokens.max() / run.batch:.0f} steps."
     ]
@@ -225,14 +225,14 @@ def _local(
 
 
 def _whole(value: float) -> float:
-    """Return a whole number as one: a profile rounds others."""
+    """Convert a whole number to int, because a profile rounds other numbers."""
     return int(value) if float(value).is_integer() else value
 
 
 def _critical(
     fitted: Curve, first: Trained, others: Sequence[Trained], given: Given, tokens: float
 ) -> tuple[Critical, list[str]]:
-    """Return the critical batch; without evidence a usual one, with a note."""
+    """Return the critical batch; without evidence a typical one, with a note."""
     if given.noise_scale:
         return batch.given((min(given.noise_scale), max(given.noise_scale))), []
     if together := next((run for run in others if run.tau == 1), None):
@@ -244,20 +244,20 @@ def _critical(
     basis = f"taken {critical.basis}"
     if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
         basis = (
-            "no law of it is known for so few tokens, or samples that are no text (for want of "
-            f"one {basis}); give --noise-scale, or a run with another batch size as well"
+            "no law is known for so few tokens, or for samples other than text (instead, {basis}); "
+            "give --noise-scale, or another run with a different batch size"
         )
-    return critical, [f"one batch size does not show the critical batch: {basis}"]
+    return critical, [f"one batch size does not determine the critical batch: {basis}"]
 
 
 def _behind(
     fitted: Curve, first: Trained, local: Trained, critical: Critical
 ) -> tuple[float, float]:
-    """Return the log of a local run's factor of steps, and its sd.
+    """Return the logarithm of a local run's factor of steps, and its standard deviation.
 
-    Both count from the end of the warm-up: a ratio of losses would grow with the run. Data-parallel
-    has the baseline's own losses, so that what the fit misses of both cancels, and is as far as the
-    critical batch says.
+    Both runs count from the end of the warm-up, because a ratio of losses would grow with the run.
+    The data-parallel run takes the baseline's losses, so that common errors of the fit cancel; the
+    critical batch sets its progress.
     """
     steps = local.tokens / local.batch - fitted.warmup
     sizes = critical.value, critical.low, critical.high
@@ -299,12 +299,12 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
             tau = _one("tau", given.tau, place - 1, local)
             program = _one("algorithm", given.algorithm, place - 1, local)
         if not tau:
-            raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
+            raise InputError(f"{path}: the period of the log is unknown; write --tau (1 for none)")
         workers = _one("workers", given.workers, place, len(paths)) or 1
         run = _log(path, given, columns[place], (program, int(workers), int(tau)))
         if any(np.array_equal(run.loss, other.loss) for other in runs):
             raise InputError(
-                f"{run.name}: the same losses as those of another run; name the column of each, as "
+                f"{run.name}: the same losses as another run; name the column of each, such as "
                 '--column "1:loss=NAME" --column "2:loss=NAME"'
             )
         runs.append(run)
@@ -315,18 +315,19 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
 
 
 def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
-    """Return a run's own value of an option, None if left out. Raises InputError."""
+    """Return a run's value of an option, None if left out. Raises InputError."""
     if len(values) not in (0, 1, runs):
         raise InputError(
-            f"--{name}: {len(values)} values for {runs} runs; write one for all, or one for each"
+            f"--{name}: {len(values)} values for {runs} runs; write one for all, or one per run"
         )
     return values[place if len(values) == runs else 0] if values else None
 
 
 def _columns(texts: Sequence[str], runs: int) -> list[dict[str, str]]:
-    """Return the columns of each run, by quantity. Raises InputError.
+    """Return the columns of every run, by quantity. Raises InputError.
 
-    One without the number of a run is for all; of as many as there are runs, each is for its own.
+    A column without the number of a run applies to all runs. If there are as many as runs, they
+    apply in order.
     """
     columns: list[dict[str, str]] = [{} for _ in range(runs)]
     of_all: dict[str, list[str]] = {}
@@ -359,7 +360,7 @@ def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int
     recorded = telemetry_files.read(path)
     rows = np.concatenate([*recorded.losses.values()])
     if not len(rows) or given.tokens is None:
-        what = "the tokens of a step are unknown; say --tokens" if len(rows) else "it has no losses"
+        what = "unknown tokens per step; write --tokens" if len(rows) else "it has no losses"
         raise InputError(f"{path}: {what}")
     steps, place = np.unique(rows[:, 1], return_inverse=True)
     loss = np.bincount(place, rows[:, 2]) / np.bincount(place)
@@ -369,7 +370,7 @@ def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int
 
 
 def _directory(path: Path, given: Given) -> list[Trained]:
-    """Read the runs of a run directory; those without one fixed period are left out."""
+    """Read the runs of a run directory, except those without a fixed period."""
     directory, runs = directories.read(path), []
     workers = int(directory.table["cluster"]["workers"])
     objective = directory.table.get("objective", {})
@@ -379,7 +380,7 @@ def _directory(path: Path, given: Given) -> list[Trained]:
         raise InputError(f"{path}: {predicted}; give a run that has trained a model")
     size = float(workers * (given.tokens or objective.get("batch", 32)))
     trained = None
-    with suppress(InputError):  # of a scenario whose files are gone
+    with suppress(InputError):  # for a scenario whose files are gone
         trained = dimension_of(parse(directory.table).objective)
     for (label, row), table in zip(
         directory.rows.items(), directory.table["algorithm"], strict=True

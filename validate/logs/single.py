@@ -1,4 +1,4 @@
-"""Fit what one file says by itself: a law of computing times, or a link."""
+"""Fit a single file: a law of compute times, or a link."""
 
 import re
 from io import StringIO
@@ -22,20 +22,20 @@ LARGEST = 100_000_000  # bytes
 NCCL = re.compile(r"^#\s+size\s+count\s+type\b", re.MULTILINE)  # the head of nccl-tests' table
 RANK = re.compile(r"^#\s+Rank\s+\d+.*?\bon\s+(\S+)", re.MULTILINE)
 TIME = re.compile(r"[\d.]+(e-?\d+)?( ?[nmuµμ]?s)?")
-HOPS = 2.0, 1.0  # of a ring over its messages: an all-reduce, an all-gather or its reverse
-AGREES = 0.05  # relative difference from these of what a table says
+HOPS = 2.0, 1.0  # passes of a ring: an all-reduce; an all-gather or its reverse
+AGREES = 0.05  # largest relative difference of a table's ratio from these
 EXACT = 1.0  # rate (GB/s) from which two digits suffice
 
 
 def calibrate(path: Path) -> CalibrationResult | None:
-    """Fit a profile to a file of computing times, of nccl-tests, or of iperf3's JSON.
+    """Fit a profile to a file of compute times, from nccl-tests, or from iperf3 (JSON).
 
-    None if the file is none of these. Raises InputError for one that is damaged.
+    Returns None for other files. Raises InputError for a damaged file.
     """
     try:
         with untrusted.unpacked(path) as file:
             text = untrusted.content(file, LARGEST).decode("utf-8-sig")
-    except (OSError, ValueError):  # none of these: whoever reads it next says what is wrong
+    except (OSError, ValueError):  # none of these formats: the next reader reports the fault
         return None
     with untrusted.refused(path, "give the whole output"):
         if NCCL.search(text):
@@ -51,7 +51,7 @@ def calibrate(path: Path) -> CalibrationResult | None:
 
 
 def _times(path: Path, first: str) -> CalibrationResult:
-    """Fit a law to a single column of computing times, whose name may state their unit."""
+    """Fit a law to a single column of compute times, whose name may state their unit."""
     scale = tables.scale(first)
     try:
         times = np.array([*csv_files.rows(path, [csv_files.seconds], "one time")])[:, 0] * scale
@@ -69,7 +69,7 @@ def _times(path: Path, first: str) -> CalibrationResult:
 
 
 def _profile(path: Path, link: Link) -> CalibrationResult:
-    """Return the profile of a link alone."""
+    """Return a profile that has only a link."""
     about = {**_origin(path), "notes": [*link.notes]}
     nothing = compute_laws.FittedLaws({}, [], {}, [], 0.0)
     whole = Profile({"calibration": about, "network": link.table}, HEAD)
@@ -77,12 +77,12 @@ def _profile(path: Path, link: Link) -> CalibrationResult:
 
 
 def _origin(path: Path) -> dict[str, Any]:
-    """Return the keys of [calibration] that say where the numbers come from."""
+    """Return the keys of [calibration] that describe the origin of the numbers."""
     return {"date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path])}
 
 
 def _nccl(text: str) -> Link:
-    """Fit the hop of a ring to a table of nccl-tests. Raises ValueError."""
+    """Fit the hop of a ring to a table from nccl-tests. Raises ValueError."""
     hosts = RANK.findall(text)
     ranks = len(hosts)
     if ranks < 2:
@@ -115,7 +115,7 @@ def _iperf(document: dict[str, Any]) -> Link:
     latency = min(filter(None, trips), default=0) / 2e6  # microseconds, there and back
     notes = [f"iperf3, {streams} stream" + "s" * (streams > 1)]
     if streams > 1:
-        notes.append("gloo has one connection for each pair: measure one stream for it")
+        notes.append("gloo has one connection per pair: measure one stream for it")
     if not latency:
-        notes.append("it states no round trip: write network.latency, half of what ping says")
+        notes.append("it states no round trip: write network.latency, half of ping's time")
     return Link(latency or None, 1 / rate, tuple(notes))

@@ -1,8 +1,8 @@
 """Divide a log's time into computing and communicating.
 
-An algorithm communicates at known steps, so that two numbers of a log are enough: the mean of the
-steps that do not communicate, which is computing, and the pace of all. Where every step
-communicates, only the pace is known; several links, or a column, separate the two.
+An algorithm communicates at known steps, so two numbers of a log are enough: the mean of steps
+without communication, which is the compute time, and the mean of all steps. If every step
+communicates, only the second is known; several links, or a column, separate the two.
 """
 
 import math
@@ -24,12 +24,12 @@ from .tables import ROWS, Log
 Array = np.ndarray
 
 LONG = 1000.0  # seconds of a collective, which does not hide behind steps of 1 s
-LENGTHS = 64, 1024, 16384  # steps in which a period is sought, fewer first
-CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
+LENGTHS = 64, 1024, 16384  # numbers of steps in which to look for a period
+CLEAR = 0.5  # share of the clearest phase's contrast above which the usual phase holds
 LEAST = 4  # fewest rows of a kind that give a mean
-FAR, RARE = 3.0, 0.05  # times as long as almost all steps; largest share of such steps
-CLEARLY = 0.02  # relative difference from the stated computing, from which a step communicates
-FEW = 8  # fewest periods that show how much they differ
+FAR, RARE = 3.0, 0.05  # a pause is this many times as long as usual; largest share of pauses
+CLEARLY = 0.02  # relative excess over the stated compute time above which a step communicates
+FEW = 8  # fewest periods that show their spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Pattern:
         return float(self.waits.mean())
 
     def upto(self, step: Array) -> Array:
-        """Return how many of the steps 1 .. `step` wait."""
+        """Return how many of the steps 1 to `step` wait."""
         counts = np.append(0, np.cumsum(np.roll(self.waits, -1)))
         periods, rest = np.divmod(step, self.period)
         return np.asarray(periods * counts[-1] + counts[rest])
@@ -57,11 +57,11 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A job's log as means in seconds: of `compute`, nan if unknown, and the `pace`.
+    """A job's log as means in seconds: `compute`, nan if unknown, and `pace` per step.
 
-    `pace`: the mean of the steps that the log has, of which `waits` times as many wait as of all.
-    `covariance`: of the logarithms of compute and pace. `times`: by rank, the computing that the
-    log shows step by step, else whole steps (`computing` is False).
+    `pace`: the mean of the log's steps, of which `waits` times the usual share wait. `covariance`:
+    of the logarithms of compute and pace. `times`: by rank, compute times step by step or, if
+    `computing` is False, whole steps.
     """
 
     job: Job
@@ -76,7 +76,7 @@ class Observed:
 
 
 def pattern(scenario: Scenario) -> Pattern:
-    """Find the steps at which an algorithm waits, on a slow network."""
+    """Return the steps at which an algorithm waits, on a slow network."""
     slow = Overhead.model_construct(collective=LONG)
     constant = Constant.model_construct(value=1.0)
     cluster = scenario.cluster.model_copy(update={"compute": constant})
@@ -91,8 +91,8 @@ def pattern(scenario: Scenario) -> Pattern:
             if np.array_equal(later[period:], later[:-period]):
                 return Pattern(np.roll(later[:period], length // 4 + 1))
     raise InputError(
-        f"{scenario.algorithm[0].words}: communicates at no fixed period in {LENGTHS[-1]} steps; "
-        "give logs of an algorithm that does"
+        f"{scenario.algorithm[0].words}: has no fixed period within {LENGTHS[-1]} steps; give logs "
+        "of an algorithm that has one"
     )
 
 
@@ -114,7 +114,7 @@ def observe(job: Job) -> Observed:
     design = np.stack([root, root * excess], axis=1)[:, : 1 + divided]
 
     def means(rows: Array) -> Array:
-        """Return computing, nan if unknown, and the pace."""
+        """Return the mean compute time, nan if unknown, and the mean step time."""
         pace, *wait = np.linalg.lstsq(design[rows], (root * lasted)[rows], rcond=None)[0]
         if measured:
             return np.array([log.compute[rows].sum() / log.steps[rows].sum(), pace])
@@ -123,7 +123,7 @@ def observe(job: Job) -> Observed:
             compute = pace - waiting.share * (wait[0] if divided else 0.0)
         return np.array([compute or math.nan, pace])
 
-    # Rows of one period are not independent: a worker that computes for long waits for less long.
+    # Rows of one period are not independent: a worker that computes longer waits less.
     periods = np.unique((log.step + shift - 1) // waiting.period, return_inverse=True)[1]
     if periods[-1] < FEW:
         periods = np.unique(log.step, return_inverse=True)[1]
@@ -152,7 +152,7 @@ def observe(job: Job) -> Observed:
 def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     """Leave out regular pauses, such as evaluations and saves.
 
-    Slow workers come at any distance, and stay.
+    Slow steps at irregular distances stay.
     """
     far = log.seconds > FAR * np.quantile(log.seconds, 1 - RARE)
     gaps = np.diff(np.unique(log.step[far]))
@@ -164,10 +164,10 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
 
 
 def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:
-    """Return the shift by which a log's steps wait as the algorithm's do.
+    """Return the shift that aligns a log's waiting steps with the algorithm's.
 
     Steps are numbered from 1 or from 0; a log may also begin anywhere, or count a wait with the
-    step after it. The usual numbers are taken unless others divide the log far more clearly.
+    step after it. The usual numbering holds unless another divides the log far more clearly.
     """
     if pattern.share in (0.0, 1.0) or not len(step):
         return 0, []
@@ -186,7 +186,7 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int,
     if scores[best] <= 0:
         return 0, [
             f"{job.name}: steps at which its workers wait take no longer than others; does the log "
-            "leave communication out?"
+            "omit communication?"
         ]
     first = int(np.argmax(np.roll(pattern.waits, -best)))
     more = f"{first + pattern.period}, ..., as the log shows"
@@ -194,9 +194,9 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int,
 
 
 def _one_phase(waits: Array, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:
-    """Return the shift of a log of every k-th step, all of which wait, or none.
+    """Return the shift of a log of every k-th step, if all or none of these wait.
 
-    `waits`: whether they do if steps are numbered from 1, and from 0. Raises InputError where the
+    `waits`: whether they wait if steps are numbered from 1, and from 0. Raises InputError if the
     numbers leave it open.
     """
     every = int(np.diff(np.unique(step)).min(initial=step.max()))

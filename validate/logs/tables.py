@@ -1,4 +1,4 @@
-"""Read a log, in whatever form it is, as rows: a rank's step, and how long it took.
+"""Read a log of any format as rows: a rank's step, and its duration.
 
 A unit is stated by a name (`step_ms`), by a `columns` table (`seconds = "dt [ms]"`) or by the cells
 ("412 ms"), and never guessed from the size of the numbers.
@@ -21,7 +21,7 @@ from ..measurement import kineto, telemetry_files
 from ..measurement.telemetry_files import Recorded
 from ..training.events import STEP, WAIT
 
-INCREASING = 0.75  # share of times, from which they are elapsed times
+INCREASING = 0.75  # share of rising times above which they are elapsed times
 CLOCK, RESTARTS, EVEN = 5, 0.1, 3.0
 """Rises that show a clock, at least half of all differences; the largest share of differences that
 fall; the factor by which growth in both halves may be apart."""
@@ -52,7 +52,7 @@ SPELLINGS = {
 }
 STEMS = {stem: quantity for quantity, words in SPELLINGS.items() for stem in words.split()}
 TIMES = ("seconds", "compute", "wait", "time")
-KNOWN = {  # whose meaning is documented, by us, W&B or TensorBoard; the first wins
+KNOWN = {  # documented here, by W&B or by TensorBoard; the first counts
     "step": "step", "_step": "step", "global_step": "step", "rank": "rank", "seconds": "seconds",
     "seconds_per_step": "seconds", "compute": "compute", "wait": "wait", "_runtime": "time",
     "_timestamp": "time", "wall time": "time",
@@ -63,7 +63,7 @@ WHOLE = 2.0**53  # beyond it a float skips whole numbers
 
 @dataclass(frozen=True)
 class Column:
-    """A column by its `name`; `scale`: its unit (seconds), or None if nothing says it."""
+    """A column by its `name`; `scale`: its unit (seconds), or None if unknown."""
 
     name: str
     quantity: str
@@ -76,10 +76,10 @@ class Column:
         if isinstance(cell, bool) or not isinstance(cell, int | float | str):
             raise ValueError("not a number; write one")
         if isinstance(cell, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cell):
-            cell = cell.replace(",", ".")  # as many countries write
+            cell = cell.replace(",", ".")  # as written in many countries
         timed = self.quantity in TIMES
         try:
-            number = float("" if "_" in str(cell) else cell)  # "1_000" is Python's, no log's
+            number = float("" if "_" in str(cell) else cell)  # "1_000" is Python, not a log
         except (ValueError, OverflowError):
             if timed:
                 return units.to_si(str(cell), "time")
@@ -100,10 +100,11 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Rows of a log, by `rank` and `step`, and what each says of the steps up to its own.
+    """Rows of a log, each about the steps of a `rank` up to `step`.
 
-    `steps`: how many it covers; `seconds`: their time in all; `compute`: their computing, nan if
-    unknown. `notes`: in sentences; `framework`: that printed it, "" if unknown.
+    `steps`: the number that a row covers; `seconds`: their total time; `compute`: their compute
+    time, nan if unknown. `notes`: sentences; `framework`: the framework that printed the log, "" if
+    unknown.
     """
 
     path: Path
@@ -135,7 +136,7 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a file is a log by its name, or as the state of a Trainer."""
+    """Return whether a file is a log by its name, or the state of a Trainer."""
     if path.suffix != ".json" or not path.is_file():
         return path.name.endswith(TEXTS)
     with untrusted.refused(path, NEEDED), untrusted.opened(path) as file:
@@ -143,7 +144,7 @@ def is_log(path: Path) -> bool:
 
 
 def _recorded(path: Path, job: Recorded, columns: Mapping[str, str] | None) -> Log:
-    """Return a recorded job's steps: what each computed, and the waits that followed."""
+    """Return a recorded job's steps: their compute times, and the waits that followed."""
     if columns:
         raise InputError(f"{path}: columns: neither telemetry nor a trace has any; leave them out")
     events = np.concatenate(list(job.events.values()))
@@ -159,7 +160,7 @@ def _recorded(path: Path, job: Recorded, columns: Mapping[str, str] | None) -> L
 def _log(
     path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]
 ) -> Log:
-    """Read the columns that are needed, in order of rank and step."""
+    """Read the necessary columns, in order of rank and step."""
     wanted, vague = _needed(chosen)
     read = [chosen[quantity] for quantity in wanted]
     numbers, lines, left_out = log_table.numbers(
@@ -187,11 +188,11 @@ def _log(
 
 
 def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
-    """Return the quantities to read, and the parts of a step whose columns have no unit."""
+    """Return the quantities to read, and parts of a step whose columns have no unit."""
     parts = [part for part in ("compute", "wait") if part in chosen]
     vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
     wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
-    if "seconds" in chosen or len(parts) < 2:  # else its parts make up a step's time
+    if "seconds" in chosen or len(parts) < 2:  # otherwise its parts make up a step's time
         wanted.append("seconds" if "seconds" in chosen else "time")
     return wanted, vague
 
@@ -212,8 +213,8 @@ def _steps(
         if part in values and _is_clock(values[part], step, same):
             name = chosen[part].name
             raise ValueError(
-                f"column {name}: it only grows, as a clock does; write the time of each step by "
-                f'itself, or columns = {{ time = "{name}" }} beside the log, with its unit'
+                f"column {name}: it only grows, like a clock; write the duration of each "
+                f'step, or columns = {{ time = "{name}" }} beside the log, with its unit'
             )
     compute = values.get("compute", np.full(len(step), math.nan))
     gone = np.diff(values.get("time", np.empty(0)))
@@ -238,7 +239,7 @@ def _steps(
 
 
 def _is_clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> bool:
-    """Return whether values grow evenly, but where a job resumed, as no times of steps do."""
+    """Return whether values grow evenly except where a job resumed, unlike step times."""
     grown = np.diff(values)
     back, forth = same & (grown < 0), same & (grown > 0)
     anew = bool((grown <= -values[:-1] / 2)[back].all())
@@ -250,9 +251,9 @@ def _is_clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> bool:
 
 
 def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
-    """Return the column of each quantity; `given`: the user's `columns`.
+    """Return the column of every quantity; `given`: the user's `columns`.
 
-    Raises ValueError if there is none of a step or of its time, or if several could be meant.
+    Raises ValueError if the step or its time has no column, or several possible ones.
     """
     columns = {quantity: _given(quantity, text, names) for quantity, text in given.items()}
     read = {
@@ -299,7 +300,7 @@ def _given(quantity: str, text: str, names: Sequence[str]) -> Column:
 
 
 def _read_name(name: str) -> tuple[int, Column | None]:
-    """Return the place of a name among several, and its column if it has one."""
+    """Return the index of a name among several, and its column if it has one."""
     # "run name - step_ms" in W&B's exports, "train/step_ms" in many logs
     bare = log_table.bare(name).rpartition("/")[2]
     if bare.lower() in KNOWN:

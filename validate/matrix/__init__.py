@@ -1,4 +1,4 @@
-"""`paceline validate --matrix`: many algorithms under many conditions, predicted from two runs.
+"""`paceline validate --matrix`: predict many algorithms and conditions from two runs.
 
-Import `matrix.matrix`. It builds on every other room here, and nothing builds on it.
+Import `matrix.matrix`. It uses all other folders here, and none uses it.
 """

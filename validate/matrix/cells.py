@@ -1,9 +1,9 @@
-"""Cells of the validation matrix, one algorithm under one condition, and statistics of them.
+"""Cells of the validation matrix (an algorithm under a condition), and statistics.
 
-They are read from run directories alone, so that a report can be remade without measuring. What
-predictions miss is learnt as the model's error, each program left out in turn. It is that of
-predictions with the same delays as the measurement, so that no chance of the draws is in it. A
-program of the matrix is one value: its mean square over all conditions.
+They are read only from run directories, so that a report can be remade without measuring. The
+model's error is learnt from missed predictions, with each program left out in turn. These
+predictions have the same delays as the measurement, which excludes chance. Every program counts as
+one value: its mean square over all conditions.
 """
 
 import math
@@ -28,10 +28,10 @@ from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET, median
 from .conditions import DESIGN
 
-REGRET = 0.05  # of a good pick, at most
+REGRET = 0.05  # most regret of a good pick
 SIDES = ("paired", "independent")  # run directories of predictions
 QUANTITIES = (PACE, TARGET)
-WEIGHT = 3  # programs that the mean over all counts as, beside a family's own
+WEIGHT = 3  # weight of the mean over all programs, in programs of a family
 FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals in cells
 
 Row = dict[str, Any]
@@ -42,12 +42,12 @@ Cell = Row
 def cells(name: str, scenario: Scenario, folder: Path, nominal: Mapping[str, float]) -> list[Cell]:
     """Return a cell for every algorithm of a condition.
 
-    `folder` has the run directories "measured"; "paired", predicted with its seeds and so the same
+    `folder` has the run directories "measured"; "paired", predicted with the same seeds and thus
     delays; and "independent", with other seeds. `nominal`: seconds per step without a profile, by
-    label. Each cell has `counted` and `reasons`; errors are relative, times in seconds;
-    `seconds_per_step` and `time_to_target` of the paired prediction, with `nominal` and the share
-    of the excess over it that is `explained`; both again under `independent`, with the stated
-    interval and whether the measured value is `inside`.
+    label. Every cell has `counted` and `reasons`; errors are relative, times in seconds. It has
+    `seconds_per_step` and `time_to_target` of the paired prediction, with `nominal` and the
+    `explained` share of the excess over it. `independent` repeats both, with the stated interval
+    and whether the measured value is `inside`.
     """
     paired, apart = (compare(folder / side, folder / "measured") for side in SIDES)
     rows, programs = [], catalogue()
@@ -73,7 +73,7 @@ def cells(name: str, scenario: Scenario, folder: Path, nominal: Mapping[str, flo
 def explained(cells: Sequence[Cell]) -> float | None:
     """Return the share of the measured excess over nominal that is predicted.
 
-    1 - sum |measured - predicted| / sum |measured - nominal|, of seconds per step.
+    It is 1 - sum |measured - predicted| / sum |measured - nominal|, in seconds per step.
     """
     keys = "measured", "predicted", "nominal"
     values = [[cell[PACE][key] for key in keys] for cell in cells]
@@ -88,7 +88,7 @@ def _brief(row: Row | None) -> Row:
 
 
 def _interval(apart: Comparison, label: str, quantity: str) -> Row:
-    """Return what independent seeds predict, and whether that is inside."""
+    """Return the prediction of independent seeds, and whether the measurement is inside."""
     row = apart.of(quantity, counted=False).get(label)
     measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
@@ -102,10 +102,10 @@ def at(row: Row, path: str) -> Any:
 
 
 def conditions(cells: Sequence[Cell]) -> list[Row]:
-    """Return a row per condition: rank correlations, and regret of the pick.
+    """Return a row per condition: rank correlations, and the pick's regret.
 
-    `kendall`: of times to target by the paired prediction, and by the independent one; `regret`:
-    of the independent one, as `quantities.regret`, None if there is nothing to pick from.
+    `kendall`: correlations of times to target, by the paired and the independent prediction;
+    `regret`: of the independent prediction, see `quantities.regret`; None without a choice.
     """
     rows = []
     for name in dict.fromkeys(cell["condition"] for cell in cells):
@@ -137,7 +137,7 @@ def aims(cells: Sequence[Cell]) -> list[Row]:
 def _values(
     aim: Row, counted: Sequence[Cell], cells: Sequence[Cell]
 ) -> Iterator[tuple[str, float | None, str]]:
-    """Yield what an aim is of beyond its name, its value, and of how many it is."""
+    """Yield what an aim covers beyond its name, its value, and the number of cells."""
     take = aim["take"]
     if take == "coverage":  # of 90 % intervals of programs that were left out
         rows = coverage(counted)
@@ -176,7 +176,7 @@ def _of_aim(aim: Row, counted: Sequence[Cell]) -> list[Cell]:
 
 
 def name(cell: Row) -> str:
-    """Return the program's name, of which a cell may be one of several settings."""
+    """Return the program's name; a cell may have one of several settings."""
     return str(cell["program"]).split()[0]
 
 
@@ -187,7 +187,7 @@ def family(cell: Row) -> str | None:
 
 
 def holds(limits: Sequence[float | None], value: float) -> bool:
-    """Return whether a value is within limits, of which None is none."""
+    """Return whether a value is within limits; None means no limit."""
     low, high = limits
     return (low is None or low <= value) and (high is None or value <= high)
 
@@ -195,8 +195,8 @@ def holds(limits: Sequence[float | None], value: float) -> bool:
 def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
     """Learn the model's error from cells of one kind of network.
 
-    A family's mean square is that of its programs, and `WEIGHT` times that of all: few programs
-    say little. None from fewer than two programs.
+    A family's mean square combines its programs' with `WEIGHT` times that of all programs, because
+    few programs say little. None for fewer than two programs.
     """
     errors: Row = {}
     counts = []
@@ -221,10 +221,10 @@ def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
 
 
 def judged(cells: Sequence[Row]) -> list[Row]:
-    """Add to each cell the intervals that other programs' errors give.
+    """Add to every cell the intervals that follow from other programs' errors.
 
-    `left_out`, of each quantity: `interval90` and `inside` for independent delays; `same`: whether
-    the model's error alone holds the measured value, with the same delays.
+    `left_out`, per quantity: `interval90` and `inside` for independent delays; `same`: whether the
+    interval from the model's error alone contains the measured value, with the same delays.
     """
     results = []
     for cell in cells:
@@ -264,10 +264,10 @@ KINDS: dict[str, Callable[[Row], str]] = {
 
 
 def coverage(cells: Sequence[Row]) -> list[Row]:
-    """Count the intervals of `judged` cells that hold the measured value.
+    """Count the intervals of `judged` cells that contain the measured value.
 
-    A row for all, each kind of network, each family and each program, as (what, which); with
-    (held, of) for each quantity, for `both`, and `same` with the same delays.
+    Rows are for all cells, and by network, family and program, as (what, which). They have (held,
+    of) for every quantity, for `both`, and `same` with the same delays.
     """
     groups: dict[tuple[str, str], list[Row]] = {("all", ""): []}
     for what, cell in product(KINDS, (cell for cell in cells if cell["counted"])):

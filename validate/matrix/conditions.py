@@ -1,7 +1,7 @@
-"""Conditions of the validation matrix: overrides as `--set` takes them, so each is a command.
+"""Conditions of the validation matrix: overrides for `--set`, so each is a command.
 
 A calibration run has as many workers and the same kind of network as its condition; all else is
-fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms), seeds of its own.
+fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms), separate seeds.
 """
 
 import shlex
@@ -34,23 +34,23 @@ class Condition:
 
     @property
     def seed(self) -> int:
-        """Return the seed of its real runs, which no other condition has."""
+        """Return the seed of its real runs, unique among conditions."""
         return [condition.name for condition in CONDITIONS].index(self.name)
 
     @property
     def group(self) -> tuple[int, str]:
-        """Return (workers, kind of network): each such group has a profile of its own."""
+        """Return (workers, kind of network), which identifies a group with its own profile."""
         scenario = self.scenario()
         return scenario.cluster.workers, scenario.validation.network
 
     def command(self) -> str:
-        """Return the shell command that runs this condition alone."""
+        """Return the shell command that runs only this condition."""
         sets = " ".join(f"--set {shlex.quote(text)}" for text in self.sets)
         return f"paceline validate {FILE} {sets}"
 
 
 def _sets(names: Sequence[str]) -> tuple[str, ...]:
-    """Return overrides, those of parts in place of their names."""
+    """Return overrides, with names of parts replaced by their overrides."""
     parts = DESIGN["parts"] | {
         key: [f"algorithm={toml(tables)}"] for key, tables in ALGORITHMS.items()
     }
@@ -62,7 +62,7 @@ CONDITIONS = tuple(Condition(name, _sets(sets)) for name, sets in DESIGN["condit
 
 
 def calibration(workers: int, network: str) -> Condition:
-    """Return the condition that a group's profile is fitted to."""
+    """Return the condition from which a group's profile is fitted."""
     sets = f"cluster.workers={workers}", *_sets([*DESIGN["calibration"][network], "calibrated"])
     return Condition(f"{workers}-{network}", sets)
 

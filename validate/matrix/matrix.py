@@ -1,7 +1,7 @@
-"""The validation matrix: programs under conditions, predicted from a profile of two other runs.
+"""Run the validation matrix: programs under conditions, predicted from two other runs.
 
-For each number of workers and kind of network a profile is fitted to one short run of ssgd and one
-of local-sgd. Everything else is predicted, then measured: held-out programs, held-out conditions.
+For every number of workers and kind of network, a profile is fitted to a short run of ssgd and one
+of local-sgd. All other programs and conditions are predicted, then measured.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from .page import Matrix
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages
 START = 10.0  # seconds to start the processes of a condition
-PREDICTED = 1.5  # factor on the time of real runs, predictions included
+PREDICTED = 1.5  # factor on the time of real runs, including predictions
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
 Say = Callable[[str], None]
@@ -47,19 +47,19 @@ def matrix(  # noqa: PLR0913 - the options of the command
 ) -> Matrix:
     """Run the conditions named by `only`, and write the report after each.
 
-    `out` keeps all runs: the same call resumes, and nothing is measured again unless its scenario
-    has changed; predictions are remade if profile or code have changed. `progress` reports real
-    runs, `say` each activity. A condition that cannot be run here is reported and left out. Raises
-    InputError.
+    `out` stores all runs, so that the same call resumes. A run is measured again only if its
+    scenario has changed; predictions are remade if profile or code have changed. `progress` is
+    called for real runs, `say` for every activity. A condition that cannot run here is reported and
+    left out. Raises InputError.
     """
     work = _Work(Path(out), find_device(device), progress, say or (lambda _: None))
     result = Matrix(machine.hardware(work.device), store.versions("torch"))
     chosen = conditions.chosen(only)
-    work.say(f"{_plan(chosen)} What {out} has is not measured again; leave the machine alone")
+    work.say(f"{_plan(chosen)} Runs in {out} are kept; leave the machine alone")
     for condition in chosen:
         try:
             result.cells += work.cells(condition)
-        except (InputError, RunError) as error:  # one that cannot be run does not end the others
+        except (InputError, RunError) as error:  # it does not stop the others
             result.failed[condition.name] = str(error)
             work.say(f"{condition.name}: left out: {error}")
         page.write(result, Path(report))
@@ -67,7 +67,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
 
 
 def _plan(chosen: Sequence[Condition]) -> str:
-    """Say how many real runs there are, and how long they take at most."""
+    """Return how many real runs there are, and how long they take at most, in words."""
     groups = {condition.group for condition in chosen}
     runs = sum(len(condition.scenario().algorithm) for condition in chosen)
     runs += len(groups) * len(ALGORITHMS["calibrated"])
@@ -78,7 +78,7 @@ def _plan(chosen: Sequence[Condition]) -> str:
 
 @dataclass
 class _Work:
-    """Runs calibrations, measurements and predictions, all kept in `out`."""
+    """Runs of calibration, measurement and prediction, all stored in `out`."""
 
     out: Path
     device: str
@@ -86,7 +86,7 @@ class _Work:
     say: Say
 
     def cells(self, condition: Condition) -> list[Cell]:
-        """Calibrate unless that is done, measure, predict, and return the cells."""
+        """Calibrate if necessary, measure, predict, and return the cells."""
         fitted, folder = self._profile(*condition.group), self.out / condition.name
         self._measure(condition.scenario(), folder, condition.seed)
         self.say(f"{condition.name}: predicting")
@@ -100,7 +100,7 @@ class _Work:
         return cells(condition.name, scenario, folder, nominal)
 
     def _measure(self, scenario: Scenario, folder: Path, seed: int) -> None:
-        """Train for real unless the folder has this run; once more if it was disturbed."""
+        """Train for real unless the folder has this run; repeat once if it was disturbed."""
         for _ in range(ROUNDS):
             if _counts(scenario, folder, seed, machine.hardware(self.device)):
                 return
@@ -122,7 +122,7 @@ class _Work:
             counts = sorted({condition.group[0] for condition in CONDITIONS})
             probe.probe(workers=counts, device=self.device, network=kind).write(base)
         fitted = calibrate([folder], base=base, allow_paths=True).profile
-        # each condition states its own compute times, and the model's error is what is learnt here
+        # every condition states its compute times, and the model's error is learnt here
         tables = {key: table for key, table in fitted.tables.items() if key != "cluster"}
         tables["calibration"] = dict(tables["calibration"])
         tables["calibration"].pop("model_error", None)

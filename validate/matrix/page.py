@@ -1,8 +1,8 @@
-"""The validation matrix as a page: its aims and whether they were met, and tables of all cells.
+"""Write the validation matrix as a page: its aims and results, and tables of all cells.
 
     python -m paceline.validate.matrix.page docs/evidence/validation/MACHINE.json
 
-remakes all that follows from a matrix's measurements, without measuring again: the page beside the
+remakes all results of a matrix's measurements without measuring again: the page beside the
 document, and the table of the model's error that `calibrate` puts into profiles.
 """
 
@@ -27,19 +27,19 @@ from . import cells, conditions
 from .cells import Cell, Row
 
 TABLES = {
-    "cells": "each cell, predicted and measured, with the command of its condition",
-    "conditions": "rank correlations of each condition, and the regret of the pick",
+    "cells": "every cell, predicted and measured, with the command of its condition",
+    "conditions": "rank correlations of every condition, and the regret of the pick",
     "coverage": "measured values within 90 % intervals, by network, family and program",
 }
 HEAD = (
-    "What predictions missed of programs that no run was fitted to, by kind of network: relative",
+    "Errors of predictions for programs without fitted runs, by kind of network: relative",
     "standard deviations, by family. Made by `python -m paceline.validate.matrix.page` from",
 )
 
 
 @dataclass
 class Matrix:
-    """The results so far. `failed`: why a condition has none, by its name; `date`: of measuring."""
+    """The results so far. `failed`: reasons by condition without results; `date`: of measuring."""
 
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -68,7 +68,7 @@ def read(path: Path) -> Matrix:
 
 
 def _shown(aim: Row) -> list[str]:
-    """Return an aim's name, range and value in words, and what the value is of."""
+    """Return an aim's name, range and value in words, and what the value covers."""
 
     def text(value: float) -> str:
         return f"{value:.2f}" if aim["what"].startswith("Kendall") else f"{100 * value:.3g} %"
@@ -122,7 +122,7 @@ def write(matrix: Matrix, folder: Path) -> Path:
 
 
 def table_text(rows: Sequence[Row]) -> str:
-    """Return nested rows as a CSV file, with a column for each path."""
+    """Return nested rows as CSV, with one column per path."""
     lines = [dict(_leaves(row)) for row in rows]
     file = io.StringIO()
     columns = dict.fromkeys(column for line in lines for column in line)
@@ -144,7 +144,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def model_error(matrix: Matrix, source: str) -> Profile:
-    """Learn the model's error for each kind of network, as the shipped file has it."""
+    """Return the shipped table of the model's error, by kind of network."""
     by_kind: dict[str, list[Cell]] = {}
     for cell in matrix.cells:
         by_kind.setdefault(profile.network_kind(cell["network"]), []).append(cell)
@@ -154,7 +154,7 @@ def model_error(matrix: Matrix, source: str) -> Profile:
 
 
 def main() -> None:
-    """Remake the page of the document that is named, and the shipped table."""
+    """Remake the page of a document, and the shipped table."""
     path = Path(sys.argv[1])
     matrix = read(path)
     write(matrix, path.parent)

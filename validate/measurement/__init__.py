@@ -1,5 +1,5 @@
-"""Turn the files of processes, telemetry and profiler traces into runs and events.
+"""Convert files of processes, telemetry and profiler traces to runs and events.
 
-Import `measure.measure`, `telemetry.Telemetry`, `evidence` for whether a run counts. It reads files
-and starts nothing.
+Import `measure.measure`, `telemetry.Telemetry`, `evidence` to decide whether a run counts. This
+folder reads files and starts nothing.
 """

@@ -2,7 +2,7 @@
 
 The limits come from runs with known delays: below them seconds per step repeat within 1 %; if the
 run itself uses more than 50 % of the CPU, errors reach 31 %. If other programs used a little of the
-machine, a run counts with a wider interval: shared evenly, cores or GPUs gave it that much less.
+machine, a run counts with a wider interval, because it may have got that much less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from ..training.records import Account
 from .measure import MeasuredRun
 
 OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
-DISTURBED = 0.15  # most that other programs may use of cores or GPUs for a run to count
+DISTURBED = 0.15  # largest share of cores or GPUs that other programs may use in a run that counts
 SHORTEST = 0.010  # seconds of a mean step
 OBSERVING = 0.03  # share of the time for snapshots
 LATE = 0.05  # share of collectives and messages that took longer than emulated
@@ -63,7 +63,7 @@ def _reasons(load: dict[str, float], scenario: Scenario) -> Iterator[str]:
         )
     if settings.network == "emulated" and load["late"] > LATE:
         yield (
-            f"{load['late']:.0%} of the collectives and messages really took longer than the "
+            f"{load['late']:.0%} of the collectives and messages took longer than on the "
             f"emulated network (at most {LATE:.0%})"
         )
 

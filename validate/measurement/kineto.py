@@ -57,12 +57,12 @@ def read(*paths: Path | str) -> Recorded:
             gpus = [str(item.get("name")) for item in document.get("deviceProperties") or []]
             events = _events(Path(path), rank, document["traceEvents"])
         except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
-            raise InputError(f"{path}: its events are not those of a profiler; {REMEDY}") from None
+            raise InputError(f"{path}: its events do not come from a profiler; {REMEDY}") from None
         if rank in traced:
             raise InputError(f"{path}: a second trace of rank {rank}; give one of each")
         head = {"title": Path(path).name, "workers": workers}
         traced[rank] = events, head | {"hardware": {"gpu": gpus[0]} if gpus else {}}
-    notes = ["from a profiler's trace, which slows steps down: compare with the pace without it"]
+    notes = ["from a profiler's trace, which slows steps down: compare with step times without it"]
     if missing := sorted({*range(workers)} - traced.keys()):
         notes.append(f"no trace of {ranks(missing)}")
     in_order = [traced[rank] for rank in sorted(traced)]
@@ -95,7 +95,7 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarra
     }
     if not steps:
         raise InputError(
-            f"{path}: no steps in it; call the profiler's step() after each one of your loop"
+            f"{path}: no steps in it; call the profiler's step() after each step of your loop"
         )
     collectives, busy = _split(spans)
     intervals = [*map(_interval, steps.values())]
@@ -159,7 +159,7 @@ def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
         return lambda at: 0.0
     starts, ends = np.array(sorted(intervals)).T
     ends = np.maximum.accumulate(ends)
-    starts[1:] = np.maximum(starts[1:], ends[:-1])  # each covers what those before it do not
+    starts[1:] = np.maximum(starts[1:], ends[:-1])  # each adds its uncovered part
     ends = np.maximum(ends, starts)
     edges = np.column_stack([starts, ends]).ravel()
     seconds = np.cumsum(np.column_stack([np.zeros(len(starts)), ends - starts]).ravel())

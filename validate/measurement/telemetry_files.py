@@ -17,12 +17,12 @@ FILE = "rank-{}.telemetry"
 """File of one rank: a line of JSON, then rows of `ROW` doubles, in the machine's byte order: kind,
 step, start, end (seconds of a monotonic clock), bytes (of a loss: its value)."""
 ROW = 5
-LOSS, COLLECTIVE = -1, -2  # kinds in such a file, besides those of `training.events`
+LOSS, COLLECTIVE = -1, -2  # kinds in a telemetry file, besides those of `training.events`
 KNOWN = (LOSS, COLLECTIVE, STEP, ISSUE, WAIT)
 SCHEMA = 1
-HEAD = 1_000_000  # bytes of the first line, at most
+HEAD = 1_000_000  # most bytes of the first line
 MOST = 65_535  # workers, as in a scenario
-TYPES: dict[str, type] = {  # of a head's keys
+TYPES: dict[str, type] = {  # types of a head's keys
     "rank": int, "workers": int, "seed": int, "label": str, "boot": str, "title": str,
     "hardware": dict, "versions": dict,
 }  # fmt: skip
@@ -57,7 +57,7 @@ def read(directory: Path | str) -> Recorded:
     head, notes = files[0][0], []
     if len({(about["label"], about["seed"], about["workers"]) for about, _ in files}) > 1:
         raise InputError(
-            f"{directory}: its ranks are of several runs; give each run a separate directory"
+            f"{directory}: its ranks belong to several runs; give each run a separate directory"
         )
     if len({about["rank"] for about, _ in files}) < len(files):
         raise InputError(f"{directory}: two files of one rank; keep one of them")

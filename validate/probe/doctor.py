@@ -1,6 +1,7 @@
-"""`paceline probe --check`: what is here, what `validate` would do with it, and a smoke test of it.
+"""`paceline probe --check`: report on this machine, and run a smoke test.
 
-The report is made to be attached to a question: it names no user, host or path.
+It describes hardware, software, and the choices of `validate`. The report can be attached to a
+question, because it names no user, host or path.
 """
 
 import getpass
@@ -36,8 +37,8 @@ from ..launch import launch
 from ..measurement import evidence, measure
 from ..training.task import Job, TrainingTask
 
-LISTENED = 1.0  # seconds of watching what others use of the cores
-STEPS = 20  # of each part of the smoke test
+LISTENED = 1.0  # seconds of measuring how much of the cores others use
+STEPS = 20  # seconds of each part of the smoke test
 EQUAL = 1e-3  # relative difference of losses, simulated and real, in float32
 FILES, SHARED = 1024, 2**30  # open files, and bytes of shared memory, below which NCCL can fail
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -47,12 +48,12 @@ PARTS = [
     {"name": "hpsgd", "label": "question"},
     {"name": "ssgd", "label": "groups made again"},
 ]
-UNTIMED = "question"  # its answers depend on time, and so do its losses
+UNTIMED = "question"  # its answers, and thus losses, depend on time
 PRIVATE = re.compile(r"(?<![\w/])/[\w.+~-]+(/[\w.+~-]+)*/?")  # a path
 
 
 class Finding(NamedTuple):
-    """One line of the report. `good`: whether nothing is to be done about it."""
+    """One line of the report. `good`: whether it needs no action."""
 
     what: str
     found: str
@@ -61,7 +62,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the doctor found: the machine, the settings of `validate` on it, and the smoke test."""
+    """The doctor's findings: the machine, `validate`'s settings on it, and the smoke test."""
 
     device: str
     machine: list[Finding]
@@ -76,21 +77,21 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """Say whether real runs work here, and what to see to."""
+        """Return a sentence on whether real runs work here, and what to fix."""
         failed = [line.what for line in self.smoke if not line.good]
         if failed:
             return f"Real runs do not work here yet: {', '.join(failed)} failed."
         wrong = [line.what for line in (*self.machine, *self.settings) if not line.good]
         start = "Real runs work here." if self.smoke else "Nothing was run."
-        return f"{start} See to what is marked: {', '.join(wrong)}." if wrong else start
+        return f"{start} Check the marked lines: {', '.join(wrong)}." if wrong else start
 
 
 def diagnose(
     *, device: str = "auto", smoke: bool = True, progress: Progress | None = None
 ) -> Diagnosis:
-    """Look at this machine, and train on it for some seconds unless `smoke` is false.
+    """Examine this machine, and train on it for some seconds unless `smoke` is false.
 
-    Raises InputError for a device that is not here.
+    Raises InputError for a device that this machine lacks.
     """
     device = devices.find_device(device)
     hardware = machine.hardware(device)
@@ -103,7 +104,7 @@ def diagnose(
 
 
 def tables(diagnosis: Diagnosis) -> Iterator[Table]:
-    """Tabulate what the doctor found; lines that need attention are marked and bold."""
+    """Tabulate the findings; lines that need attention are marked and bold."""
     heads = {"machine": "this machine", "settings": "validate", "smoke": "smoke test"}
     for part, title in heads.items():
         table = Table(title, "", "", **STYLE)
@@ -114,7 +115,7 @@ def tables(diagnosis: Diagnosis) -> Iterator[Table]:
 
 
 def _others() -> float:
-    """Return the share of the cores that is in use while this process only waits."""
+    """Return the share of the cores in use while this process only waits."""
     begin, used = time.monotonic(), machine.machine_cpu_seconds()
     time.sleep(LISTENED)
     spent = machine.machine_cpu_seconds() - used
@@ -146,16 +147,16 @@ def _here(device: str, hardware: dict[str, Any], others: float) -> Iterator[Find
 
 def _unused() -> str:
     """Return why no GPU is used."""
-    return "not used, as you said" if "cuda" in devices.device_types() else devices.unseen()
+    return "not used, by your choice" if "cuda" in devices.device_types() else devices.unseen()
 
 
 def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
-    """Say what `validate` would do here."""
+    """Yield findings on what `validate` would do here."""
     if device == "cpu":
         yield Finding("--device auto", "cpu; collectives by gloo")
     else:
         gpus, native = hardware["gpus"], "nccl" in hardware
-        by = "NCCL" if native else "gloo, as this torch has no NCCL"
+        by = "NCCL" if native else "gloo, because this torch has no NCCL"
         yield Finding("--device auto", f"cuda: torch sees {gpus} x {hardware['gpu']}")
         yield Finding(f"up to {gpus} workers", f"a GPU for each; collectives by {by}", native)
         yield Finding("more workers, servers", "share GPUs; gloo, through the host's memory")
@@ -170,7 +171,7 @@ def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[
 
 
 def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
-    """Train for some seconds in each way that processes can be laid out here."""
+    """Train for some seconds with every arrangement of processes possible here."""
     ways: list[tuple[str, int, dict[str, str]]] = [("2 processes on the CPU", 2, {})]
     if device != "cpu":
         first = os.environ.get(VISIBLE, "0").split(",")[0]
@@ -188,7 +189,7 @@ def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Findin
 
 
 def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
-    """Run the parts of the test; losses must be the simulated ones."""
+    """Run the parts of the test; losses must equal the simulated ones."""
     scenario, wrong = _scenario(workers), ""
     tasks = tuple(
         TrainingTask(algorithm, 0, folder / str(number))
@@ -204,12 +205,12 @@ def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
         measured = measure.measure(task, scenario)
         if measured is None or not measured.whole:
             yield Finding(label, wrong or "did not end", good=False)
-            return  # whatever comes after has not been run
+            return  # later parts did not run
         losses = [trained.curve["loss"][-1] for trained in (measured.run, run)]
         apart = abs(losses[0] / losses[1] - 1)
         pace = human(measured.run.duration / measured.run.steps)
         if label != UNTIMED and not apart <= EQUAL:
-            yield Finding(label, f"losses are {apart:.1%} off the simulated ones", good=False)
+            yield Finding(label, f"losses differ by {apart:.1%} from simulated ones", good=False)
         else:
             yield Finding(label, f"works; {pace} per step")
 

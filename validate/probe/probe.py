@@ -28,17 +28,17 @@ from ..training.task import Job, TrainingTask
 from . import profile as measured
 from .profile import TeamMeasurement
 
-COMPRESSED = 2**20  # bytes that codecs are timed on, besides the model's
-LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed on no second size
-REPEATS = 9  # of each codec; the first is warm-up
-STEPS = 20  # of each of three kinds
+COMPRESSED = 2**20  # bytes of vectors for timing codecs, besides the model's
+LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed only on its size
+REPEATS = 9  # repetitions of each codec; the first is warm-up
+STEPS = 20  # means of each of three kinds
 DELAY = 0.020  # seconds of an emulated mean; of a message, half of it
 SHORTEST = 0.025  # seconds of a stretched step
 BUSY = 0.25  # share of the cores that gradients may use in a stretched step
 LONG = 3  # factor by which every fourth step is longer
 PER_CORE = 16  # workers
 COMPUTING = 0.5  # seconds
-PAUSE = 0.05  # seconds: as after a step, a core has other things in its caches by then
+PAUSE = 0.05  # seconds, after which a core's caches have other contents, as after a step
 
 
 def probe(  # noqa: PLR0913 - the options of the command
@@ -51,7 +51,7 @@ def probe(  # noqa: PLR0913 - the options of the command
     network: str = "emulated",
     progress: Progress | None = None,
 ) -> Profile:
-    """Measure computing, codecs, and what collectives and messages add on this machine.
+    """Measure compute times, codecs, and overheads of collectives and messages.
 
     `workers`: the numbers of processes to measure. `network`: "emulated" measures what collectives
     and messages add to an emulated delay, "real" their whole time here. Raises
@@ -173,8 +173,10 @@ def vector(size: int, like: Vector) -> Vector:
 
 
 async def team(me: Node, *, steps: int, together: int, alone: float) -> None:
-    """Run blocking, overlapped and polled means, `steps` each; then gradients as fast as they come:
-    `together`, and `alone` on the first worker for so many seconds."""
+    """Run blocking, overlapped and polled means, `steps` each, then only gradients.
+
+    These are `together` steps of all workers, then `alone` seconds on the first worker.
+    """
     x = me.start
     for _ in range(steps):
         x = await me.mean(x - 1e-3 * await me.gradient(x))

@@ -1,4 +1,4 @@
-"""From events of a probe's programs to the numbers that they measure, and to the profile."""
+"""Convert events of a probe's programs to the measured numbers, and to a profile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from ..training.task import TrainingTask
 
 FIRST = 1  # repetitions of each kind that are warm-up
 HEAD = (
-    'A machine as `paceline probe` has measured it. A scenario takes it in by extends = "THIS',
+    'A machine as measured by `paceline probe`. A scenario uses it by extends = "THIS',
     'FILE"; docs/probe.md and docs/reference/scenario.md explain the keys.',
 )
 Array = np.ndarray
@@ -34,11 +34,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class TeamMeasurement:
-    """Measurements with one number of workers. Times in seconds.
+    """Measurements with one number of workers; times in seconds.
 
-    `stretched`: shortest and longest step drawn; `compute`: steps of all workers at once, `alone`:
-    of the first one while the others slept; `terms` of [[overhead]]; `foreign`: share of the CPU
-    that other processes used.
+    `stretched`: shortest and longest drawn step; `compute`: steps of all workers at once; `alone`:
+    steps of the first worker while the others slept; `terms`: of [[overhead]]; `foreign`: share of
+    the CPU that other processes used.
     """
 
     workers: int
@@ -56,7 +56,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     events = np.concatenate([record.events for record in averaging])
     parameters = tasks[0].algorithm.parameters
     n, together = parameters["steps"], parameters["together"]
-    together += 3 * n  # the last step that all take
+    together += 3 * n  # the last step that all workers take
     stretched = _steps(events, 0, 3 * n)
     steps = stretched[stretched["kind"] == STEP]
     drawn = steps["due"] - steps["start"]
@@ -82,7 +82,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
 def codecs(task: TrainingTask) -> list[dict[str, str]]:
     """Return [[codec]] of the task "codecs": seconds beyond the raw codec, by size.
 
-    `compress`: of a vector; `decompress`: of one message of it.
+    `compress`: seconds per vector; `decompress`: seconds per message of it.
     """
     parameters = task.algorithm.parameters
     costs = np.array([_blocks(record.events) for record in _read(task, 2)])
@@ -143,8 +143,8 @@ def profile(
     busiest, notes = max(team.foreign for team in teams), list[str]()
     if busiest > evidence.FOREIGN:
         notes.append(
-            f"others used up to {busiest:.0%} of the CPU meanwhile (evidence: "
-            f"{evidence.FOREIGN:.0%}); probe again when the machine is quiet"
+            f"other programs used up to {busiest:.0%} of the CPU (evidence: "
+            f"{evidence.FOREIGN:.0%}); probe again when the machine is idle"
         )
     travels = 4.0 * about["parameters"]
     tables = {
@@ -182,7 +182,7 @@ def _overhead(team: TeamMeasurement) -> dict[str, Any]:
 
 
 def _probe(about: dict[str, Any], teams: Sequence[TeamMeasurement]) -> dict[str, Any]:
-    """Return [probe]: what a scenario has no keys for."""
+    """Return [probe]: measurements without keys in a scenario."""
     return about | {
         "threads": 1,
         "foreign_cpu": rounded(max(team.foreign for team in teams)),

@@ -1,6 +1,6 @@
-"""Data sets by name: of scikit-learn, Python's sources, files in the formats of MNIST and CIFAR.
+"""Data sets by name: scikit-learn's, Python's sources, files in MNIST's or CIFAR's format.
 
-Also their mini-batches: the choice of samples, and the samples as tensors on a device.
+It also makes mini-batches: it chooses samples, and puts them as tensors on a device.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from ..host.device import put
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")
 CONTEXT = 64  # characters of a sample of text
-CHARACTERS = 4_000_000  # of text, at most
+CHARACTERS = 4_000_000  # most characters of text
 CHUNK = 1000  # samples evaluated at a time
 
 T = TypeVar("T")
@@ -67,9 +67,9 @@ class Data:
     """Samples (samples, *shape) as stored, and their labels (samples,), from 0.
 
     `centre` and `spread` standardise a sample, x -> (x - centre) / spread, by the training set: per
-    channel of images (channels, height, width), per feature of vectors. For text, a sample is
-    the numbers of its characters (context,), never standardised, and its labels (context,) are
-    those of the next characters. `note`: what a reader needs to get the same data.
+    channel of images (channels, height, width), per feature of vectors. For text, a sample is the
+    numbers of its characters (context,), never standardised, and its labels (context,) are those of
+    the next characters. `note`: how a reader gets the same data.
     """
 
     train_x: np.ndarray
@@ -158,7 +158,7 @@ def _python_text(folder: Path | None) -> Data:
 
 
 Read = Callable[[Path, str, str], tuple[np.ndarray, np.ndarray]]
-"""Read images and labels from a folder: of a file or part, with a hint where to get it."""
+"""Function that reads images and labels from a folder, given a file or part, and a hint."""
 
 
 def _files(
@@ -178,7 +178,7 @@ def _files(
             if len(images) != len(labels):
                 wrong = f"{len(images)} {files[0]} images but {len(labels)} labels"
             elif len(labels) and labels.max() >= classes:
-                wrong = f"a label of {labels.max()}, and there are {classes} classes"
+                wrong = f"a label of {labels.max()}, but there are {classes} classes"
             if wrong:
                 raise ObjectiveError(FOLDER, f"{place}: {wrong}; get {hint} again")
             return images, labels.astype(np.int64)
@@ -201,7 +201,7 @@ def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
         raise ObjectiveError(FOLDER, f"{path}: not an IDX file of {axes} axes; get {hint} again")
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
     if len(content) != head + prod(shape):
-        sizes = f"{len(content):,} bytes, but {head + prod(shape):,} by its header"
+        sizes = f"{len(content):,} bytes, but its header says {head + prod(shape):,}"
         raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
@@ -287,7 +287,7 @@ def _loaded(load: Load, folder: str | None) -> Data:
 
 
 class Epochs:
-    """The order in which each worker uses the `samples` training samples.
+    """The order in which every worker uses the `samples` training samples.
 
     Without `shares` all workers share one order per epoch, of which worker r of m takes every m-th
     sample from r on, as torch's DistributedSampler does, but without padding: an epoch has every

@@ -38,7 +38,7 @@ class Flat:
         return torch.as_tensor(x, dtype=self.start.dtype, device=self.start.device)
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Return each parameter's part of a vector (dimension,), in the parameter's shape."""
+        """Return every parameter's part of a vector (dimension,), in its shape."""
         return list(unflatten(vector, self.parameters))
 
     def go_to(self, x: Tensor) -> None:
@@ -61,7 +61,7 @@ class Flat:
     ) -> None:
         """Run `backward`, and call `freed` for each complete piece in order.
 
-        A piece waits for all earlier ones. `sizes`: lengths of the pieces, from the end of the
+        A piece waits for all earlier pieces. `sizes`: lengths of the pieces, from the end of the
         vector on. `freed` is called on the thread of the backward pass.
         """
         pieces = gradient.split_with_sizes(list(sizes[::-1]))[::-1]

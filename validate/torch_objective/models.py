@@ -1,4 +1,4 @@
-"""Models by name: three small ones, torchvision's adapted to 32 x 32, and packages'."""
+"""Models by name: three small ones, torchvision's adapted to 32 x 32, and from packages."""
 
 import importlib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from paceline.simulator.objectives.plugins import ObjectiveError
 from .data import Registry
 
 MODEL = ("objective", "model")
-SIDE = 32  # pixels of the images that torchvision's models are adapted to
+SIDE = 32  # pixels of images for torchvision's adapted models
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
 """A function of a sample's shape and the number of classes that makes a module: (batch, *shape) to
@@ -44,7 +44,7 @@ def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ObjectiveError(
-            MODEL, f'takes images, and a sample has the shape {shape}; write "mlp"'
+            MODEL, f'needs images, but a sample has the shape {shape}; write "mlp"'
         )
     return shape
 
@@ -52,7 +52,7 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
 def _gpt(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return a transformer for samples of text (context,)."""
     if len(shape) != 1:
-        raise ObjectiveError(MODEL, f'takes text, and a sample has the shape {shape}; write "mlp"')
+        raise ObjectiveError(MODEL, f'needs text, but a sample has the shape {shape}; write "mlp"')
     return Gpt(*shape, classes)
 
 
@@ -69,7 +69,7 @@ def register_model(name: str, make: Make) -> None:
 
 
 def find(name: str) -> Make:
-    """Return the maker of a model: built in, registered, or a package's.
+    """Return the function that makes a model: built in, registered, or from a package.
 
     `torchvision:NAME` always means torchvision's. Raises ObjectiveError.
     """
@@ -139,8 +139,8 @@ class Fit(nn.Module):
 class Gpt(nn.Module):
     """A small GPT-2 (Radford et al. 2019): layers normalised first, tied embedding, no dropout.
 
-    From (batch, context) numbers of characters below `classes` to scores (batch, classes, context)
-    of the next ones. Two layers of width 64 with four heads.
+    It maps (batch, context) numbers of characters below `classes` to scores (batch, classes,
+    context) of the next characters. It has two layers of width 64 with four heads.
     """
 
     def __init__(self, context: int, classes: int, width: int = 64, layers: int = 2) -> None:

@@ -30,7 +30,7 @@ from .flat import Buffers, Flat
 from .gradients import GradientRule, TorchSource, one_thread, seeded
 
 PACKAGES = ("torch", "torchvision")
-EVALUATED = 10_000  # training samples, at most, for the loss
+EVALUATED = 10_000  # most training samples for the loss
 CHARACTERS = 16_384  # the same for text, in characters
 # Keys of streams of Purpose.OBJECTIVE, whose stream 0 distributes the data
 PARAMETERS, SUBSET = 1, 2
@@ -81,7 +81,7 @@ class TorchObjective:
         shares, text = None, dataset.train_y.ndim > 1
         if spec.partition != "iid":
             if text:
-                problem = 'deals samples by their label, and text has none; write "iid"'
+                problem = 'distributes samples by their label, which text lacks; write "iid"'
                 raise ObjectiveError(("objective", "partition"), problem)
             shares = deal(dataset.train_y, workers, spec.partition, seed)
         self.sizes = [*map(len, shares)] if shares else None
@@ -111,8 +111,8 @@ class TorchObjective:
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:
         """Return training loss (over at most `EVALUATED` samples), accuracy and test loss.
 
-        Computed in evaluation mode at `x` (dimension,), an array or a tensor, with flat `buffers`,
-        by default the average of all sources' buffers.
+        They are computed in evaluation mode at `x` (dimension,), an array or a tensor, with flat
+        `buffers`, by default the average of all sources' buffers.
         """
         if buffers is None:
             flats = [source.buffers() for source in self._sources.values()] or [self._first.flat]
@@ -157,7 +157,7 @@ def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:
     wanted = (len(samples), *scored)
     if not isinstance(scores, Tensor) or scores.shape != wanted:
         raise ObjectiveError(
-            models.MODEL, f"gives no tensor of shape {wanted}; choose another model"
+            models.MODEL, f"does not return a tensor of shape {wanted}; choose another model"
         )
     return not torch.equal(before, torch.get_rng_state())
 
@@ -180,7 +180,7 @@ def make(scenario: Scenario, seed: int) -> TorchObjective:
     travels = scenario.model.parameters
     if travels != objective.dimension:
         objective.notes += (
-            f"model.parameters = {travels:,} is what travels; objective.model = {spec.model} has "
+            f"model.parameters = {travels:,} are sent, but objective.model = {spec.model} has "
             f"{objective.dimension:,}",
         )
     return objective
@@ -208,7 +208,7 @@ def _dimension(spec: Torch, *loaders: Any) -> int:
 
 
 def sources(spec: Torch) -> list[Path]:
-    """Return the code files, besides the simulator's, that the numbers depend on."""
+    """Return the code files outside the simulator on which the numbers depend."""
     ours = sorted(Path(__file__).parent.glob("*.py"))
     modules = {function.__module__ for function in (models.find(spec.model), data.find(spec.data))}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)]

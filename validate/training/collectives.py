@@ -1,8 +1,8 @@
-"""Collectives of one run: start them, wait for results, and agree on when they began and ended.
+"""Start collectives of a run, wait for results, and agree on when they began and ended.
 
 Every payload carries the line of the program that started it, a hash of its kind and sizes, whether
-that rank's clock is past the end of the run, and its time of issue. So all ranks check that they
-run the same collective, know when the last rank joined, and stop after the same one.
+that rank's clock is past the end of the run, and its time of issue. So all ranks can check that
+they run the same collective, know when the last rank joined, and stop together.
 """
 
 import sys
@@ -125,7 +125,7 @@ class Collectives:
     def mean_after(
         self, first: RealCollective, value: Callable[[Payload], Payload], step: int
     ) -> RealCollective:
-        """Start an average of `value(result of first)` as soon as that result has arrived."""
+        """Start an average of `value(result)` as soon as the result of `first` has arrived."""
         first.chained = True
         handle = self._next("mean", step, first)
         self._start_mean(handle, lambda: value(self._result(first)[0]), first.arrived)
@@ -158,7 +158,7 @@ class Collectives:
         return question
 
     def answer(self, question: RealCollective) -> bool:
-        """Wait for all ranks to poll; return whether the mean had arrived and was due."""
+        """Wait for all ranks to poll; return whether the mean has arrived and is due."""
         handle = question.first
         assert handle is not None
         by_rank = question.pending[0].wait().tolist()
@@ -225,13 +225,13 @@ class Collectives:
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def scale(self, dtype: torch.dtype) -> float:
-        """Return the exact factor to scale a payload by; 1: the sum is divided instead."""
+        """Return the exact factor for scaling a payload; 1: the sum is divided instead."""
         exact = dtype in EXACT and not self._ranks & (self._ranks - 1)
         return 1 / self._ranks if exact else 1.0
 
     def _result(self, handle: RealCollective) -> Landed:
         """Return a mean that has arrived, due or not, and all ranks' numbers."""
-        with handle.lock:  # a thread that starts a chained collective may need it, too
+        with handle.lock:  # a thread that starts a chained collective may also need it
             if handle.landed is None:
                 handle.landed = self._land(handle)
             return handle.landed
@@ -247,7 +247,7 @@ class Collectives:
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
         for dtype, total in totals.items():
             if self.scale(dtype) == 1.0 and m > 1:
-                # all at once, as a payload may have hundreds of tensors
+                # all at once, because a payload may have hundreds of tensors
                 total[offsets[dtype] :].div_(m)
         handle.pending = []
         tensors = []
@@ -286,7 +286,7 @@ class Collectives:
             rows = host(handle.pending[0].wait())
             numbers = rows[:, : 8 * (OWN + 1)].reshape(-1).view(torch.float64)
             by_rank = numbers.reshape(len(rows), -1).tolist()
-            joined = self._agree(handle, by_rank)  # first, as it checks that all heads are equal
+            joined = self._agree(handle, by_rank)  # first, to check that heads are equal
             payloads = self._gathered(handle, rows, by_rank)
             handle.result = payloads
             sizes = [self._meter(payload) for payload in payloads]
@@ -326,7 +326,7 @@ class Collectives:
 
 
 def _room(payload: Payload) -> float:
-    """Return the most bytes by which another rank's payload may be longer, or inf."""
+    """Return how many bytes longer another rank's payload may be, or inf."""
     if isinstance(payload, tuple):
         return sum(map(_room, payload))
     if not isinstance(payload, Encoded) or payload.most is None:

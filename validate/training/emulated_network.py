@@ -1,4 +1,4 @@
-"""Slow a real run down to the scenario's network: nothing arrives sooner than in the scenario.
+"""Slow a real run down to the scenario's network: nothing arrives earlier than there.
 
 Latencies are drawn by the simulator's code from its keyed streams, so that a collective's n-th
 delay is the same number in both. Every rank computes the same sums from the shared times of
@@ -24,10 +24,10 @@ class Accounting(NamedTuple):
 
 
 class RealNetwork:
-    """The real network: nothing is delayed; bytes are counted as in simulation.
+    """The real network without delays; bytes are counted as in simulation.
 
-    `traffic` counts what this rank sends and, on rank 0, all collectives; `heard`: what it
-    receives.
+    `traffic` counts the messages that this rank sends and, on rank 0, all collectives; `heard`
+    counts the messages it receives.
     """
 
     def __init__(self, scenario: Scenario, seed: int, rank: int) -> None:
@@ -82,7 +82,7 @@ class EmulatedNetwork(RealNetwork):
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float
     ) -> tuple[float, float]:
-        """Return when the links are free for it, and when the scenario's time for it ends."""
+        """Return when the links are free for a collective, and when its scenario time ends."""
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
         transmission += self.traffic.network.waking(kind, largest or size, begins, self._links_free)
@@ -98,5 +98,5 @@ class EmulatedNetwork(RealNetwork):
         return arrival - transit, transit
 
     def receives(self, size: float, due: float) -> float:
-        """Return when a message has passed the card, which passes one at a time."""
+        """Return when a message has passed the network card, which passes one at a time."""
         return due if self._card_in is None else self._card_in.through(due, size)

@@ -1,8 +1,8 @@
-"""Events of a real run: the effects of each node and their times, for calibration.
+"""Events of a real run: every node's effects and their times, for calibration.
 
-There is one row for each effect that a program awaited. The overhead of a real system shows in
-three places: between two events (time of the framework), after `due` (the node notices the
-prescribed time late), and, if no time is prescribed, in the whole event.
+There is one row per awaited effect. The overhead of a real system shows in three places: between
+two events (time of the framework), after `due` (the node notices the prescribed time late), and, if
+no time is prescribed, in the whole event.
 """
 
 import csv

@@ -43,7 +43,7 @@ class OnHost:
 
 
 class NoGradient(OnHost):
-    """Gradients of zeros for time-only runs, as long as the model in messages."""
+    """Zero gradients for time-only runs, as long as the model in messages."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -54,7 +54,7 @@ class NoGradient(OnHost):
 
 
 def start(objective: Objective, parameters: int, device: torch.device) -> Tensor:
-    """Return the initial parameters; in time-only runs, zeros."""
+    """Return the initial parameters, which are zeros in time-only runs."""
     if isinstance(objective.start, complex):
         return torch.zeros(parameters, dtype=torch.float32, device=device)
     return put(torch.from_numpy(np.array(objective.start)), device)

@@ -1,4 +1,4 @@
-"""Messages between nodes: sent without waiting, and stored until the program receives them.
+"""Send messages without waiting, and store received ones until the program takes them.
 
 A thread for each peer always has several receives posted, as gloo sends a message only after its
 receiver is known to be ready, a latency after the receive was posted. Each message carries the time
@@ -29,14 +29,14 @@ from .clock import Clock
 START = 7
 SKELETON = 64 * 1024  # bytes for the parts of a message that are not tensors
 POSTED = 2, 16  # least and most receives posted for a peer
-ROOM = 64 * 2**20  # bytes of all buffers, if that allows the least number of receives
+ROOM = 64 * 2**20  # most bytes of all buffers, if these allow the least number of receives
 
 
 class Message(NamedTuple):
     """A message that has arrived, ordered by `due` (seconds), then `number`.
 
     `transit`: seconds in transit; `there`: seconds in transit of this node's last message to the
-    sender; `size`: bytes that it stands for.
+    sender; `size`: bytes that the message represents.
     """
 
     due: float
@@ -72,13 +72,13 @@ class Mailbox:
         self._changed = threading.Condition()
         self._arriving: list[Message] = []  # a heap, by arrival at this node's network card
         self._come: list[Message] = []
-        self.received = self.late = 0  # messages; of them, those that gloo delivered late
+        self.received = self.late = 0  # received messages, and how many of them gloo delivered late
         self._number = 0
         self._transits: dict[int, float] = {}  # of each peer's last message, seconds
         self._sent: deque[tuple[Any, Tensor]] = deque()
         self.failure: Exception | None = None
         self.ended: set[int] = set()
-        self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # by peer: heads that it has
+        self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # heads that peers have
         self._threads = [
             threading.Thread(target=self._listen, args=(peer,), daemon=True)
             for peer in sorted(self.peers)
@@ -87,9 +87,9 @@ class Mailbox:
             thread.start()
 
     def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
-        """Send a payload that stands for `size` bytes.
+        """Send a payload that represents `size` bytes.
 
-        `transit`: its seconds from `sent` on; nan: the real ones.
+        `transit`: its seconds from `sent` on; nan: real time.
         """
         if to not in self.peers:
             raise ProgramError(
@@ -136,7 +136,7 @@ class Mailbox:
                 packed = packing.read(heads[int(number)], body, self._device)
                 self._post(peer, buffer, posted)
                 payload = packing.put_together(packed)
-            except Exception as error:  # raised where a message is awaited
+            except Exception as error:  # raised when a message is awaited
                 self.failure = error
                 break
             self._clock.begun.wait()  # before that, its time would be wrong
@@ -211,7 +211,7 @@ class Mailbox:
             self._come.append(message._replace(due=passed))
 
     def wake(self) -> None:
-        """Make `take` check its conditions again, as a result has been computed."""
+        """Make `take` check its conditions again, because a result has been computed."""
         with self._changed:
             self._changed.notify_all()
 

@@ -50,7 +50,7 @@ class Limits:
 
     `meets`: other nodes wait for this one in collectives, so that it stops where all agree to, and
     within `patience` seconds. `pooled`: workers' steps are counted together; `enough()`: whether
-    the workers have made all. `served`: gradients are useless once the server has finished.
+    the workers have made all steps. `served`: gradients are useless once the server has finished.
     """
 
     step: float = inf
@@ -63,7 +63,7 @@ class Limits:
 
 
 class Role(NamedTuple):
-    """A node's part of a `scenario`, from the parameters `start` on.
+    """A node's part of a `scenario`, starting from the parameters `start`.
 
     `learner`: source of its gradients; None for a server.
     """
@@ -90,12 +90,12 @@ class PieceUnderWay:
 
 
 class TensorNode(SeededNode):
-    """A node, as its program uses it, whose vectors are tensors."""
+    """A node as its program sees it, whose vectors are tensors."""
 
     _mailbox: Mailbox | None
 
     def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
-        """Cut into pieces, nearly equal or by their sizes, the last entries first."""
+        """Cut a vector into pieces, nearly equal or of given sizes, the last entries first."""
         return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
@@ -112,7 +112,7 @@ class TensorNode(SeededNode):
 
 
 class RealNode(TensorNode):
-    """One process of a real run, as its program uses it.
+    """One process of a real run, as its program sees it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
     `communicated`: seconds of waiting for other nodes, and for the network; `outcomes`: results
@@ -145,7 +145,7 @@ class RealNode(TensorNode):
         self._sent = [0.0] * (self.workers + 1)  # when the last message to each node left
         self._heard: int | None = None  # messages received since the current gradient began
         self._stopped = False
-        self._coasting = False  # past the end, only to complete collectives
+        self._coasting = False  # past the end the node only completes collectives
 
     @property
     def now(self) -> float:
@@ -198,12 +198,12 @@ class RealNode(TensorNode):
         self.events.append((self.rank, kind, self.step, start, self.now, *due, size))
 
     def _coast(self, now: float) -> None:
-        """Go on without computing, past the end, to a collective that others may wait in."""
+        """Go on without computing, past the end, to a collective in which others may wait."""
         self._coasting = True
         if now > self._limits.deadline + self._limits.patience:
             raise ProgramError(
-                "past the end of the run no average followed: the communication period is longer "
-                "than the run; write a shorter period, or run.steps"
+                "no average followed the end of the run: the communication period is longer than "
+                "the run; write a shorter period, or run.steps"
             )
 
     def _has_enough(self) -> bool:
@@ -331,7 +331,7 @@ class RealNode(TensorNode):
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Poll whether a mean is finished on all ranks, by a flag of each."""
+        """Poll whether a mean is finished on all ranks; every rank sends a flag."""
         begin, team = self.now, self._team()
         question = team.question(handle, self.step)
         answer = team.answer(question)
@@ -364,7 +364,7 @@ class RealNode(TensorNode):
         return self._accept(message)
 
     def _accept(self, message: Message) -> tuple[int, Payload]:
-        """Account for a message received, and return its sender and content."""
+        """Account for a received message, and return its sender and content."""
         if self.rank == self.server:
             self._network.hears(message.sender, message.size)
             self._stale = self.updates - self._versions[message.sender]
@@ -385,7 +385,7 @@ class RealNode(TensorNode):
         return message
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Wait for a message that comes before a piece of a gradient, or a timer."""
+        """Wait for a message that arrives before a gradient's piece or a timer."""
         if self._stopped:
             raise RunOver
         if self._heard is None and self._limits.pooled:
@@ -428,7 +428,7 @@ class RealNode(TensorNode):
     # Time
 
     def work(self, seconds: float) -> None:
-        """Be busy for `seconds`."""
+        """Stay busy for `seconds`."""
         begin = self.now
         self._clock.sleep_until(begin + seconds)
         if seconds:
@@ -449,7 +449,7 @@ class RealNode(TensorNode):
             self._stopped = True
 
     def _account_idle(self, begin: float, joined: float) -> None:
-        """Account for a wait: for nodes up to `joined` (s), then for the network."""
+        """Account for a wait: for other nodes up to `joined` (s), then for the network."""
         now = self.now
         joined = min(max(joined, begin), now)
         self.waited += joined - begin
@@ -457,7 +457,7 @@ class RealNode(TensorNode):
         self._show(begin, joined, now)
 
     def _show(self, begin: float, joined: float, now: float) -> None:
-        """Add spans to the timeline: work since the last ones, then waiting."""
+        """Add spans to the timeline: work since the last span, then waiting."""
         busy = Kind.SERVE if self.rank == self.server else Kind.COMPUTE
         self._spans.add(self.rank, int(busy), self._since, begin, joined, now, self.step)
         self._since = now

@@ -1,9 +1,9 @@
 """Convert payloads to flat buffers for sending, and back.
 
-A payload's skeleton has a `Slot` in the place of each tensor and number. Numbers (losses, clocks)
-must be averaged exactly and in rank order, as in the simulator, or decisions based on them would
-differ: every rank writes its numbers into separate places, with zeros elsewhere, each number as
-three parts that a sum of such buffers leaves exact.
+A payload's skeleton has a `Slot` in place of every tensor and number. Numbers (losses, clocks) must
+be averaged exactly and in rank order, as in the simulator, or decisions based on them would differ:
+every rank writes its numbers into separate places, with zeros elsewhere, each number as three parts
+that a sum of such buffers leaves exact.
 
 A message is a head, which all messages from one place in a program share, and a body. The head of a
 message to one node is sent as a pickle, which may run code where it is read. It comes from a node
@@ -96,7 +96,7 @@ def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
 
 
 def _widen(levels: Slot, squeezed: Tensor) -> Tensor:
-    """Undo `_strip_entry`; the highest of the bits is the sign."""
+    """Undo `_strip_entry`; the highest bit is the sign."""
     entries, width = prod(levels.shape), levels.width
     low = np.unpackbits(host(squeezed).numpy(), count=entries * levels.bits)
     high = np.zeros((entries, BYTE * width), np.uint8)
@@ -148,7 +148,7 @@ def split(number: float, dtype: torch.dtype) -> list[float]:
 def write_numbers(
     exact: Sequence[float], numbers: Sequence[float], rank: int, ranks: int, like: Tensor
 ) -> Tensor:
-    """Write one rank's numbers to its places of a buffer to be summed.
+    """Write one rank's numbers to its places in a buffer that is summed.
 
     `exact`: numbers that every dtype holds exactly, in one part.
     """
@@ -211,7 +211,7 @@ class TensorMeter(payloads.Meter):
     """A meter of the bytes of payloads with tensors, by the scenario's model size."""
 
     def __call__(self, payload: Payload) -> float:
-        """Return bytes as the simulator's meter does."""
+        """Return the same bytes as the simulator's meter."""
         if isinstance(payload, Tensor):
             return payload.numel() * self._entry
         return super().__call__(payload)

@@ -28,8 +28,8 @@ from ..host.device import fetch
 from .events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
-HEAD = 1000  # bytes of a file's first line, at most
-WAITING = 8  # snapshots in the writer's queue, at most: each is as large as the model
+HEAD = 1000  # most bytes of a file's first line
+WAITING = 8  # most snapshots in the writer's queue: each is as large as the model
 DTYPES = {"torch.float32": "<f4", "torch.float64": "<f8"}
 
 
@@ -82,7 +82,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self._whole = folder / f"rank-{rank}.json"
         for name in (self._whole, self._whole.with_suffix(".npz")):
-            name.unlink(missing_ok=True)  # of an earlier attempt
+            name.unlink(missing_ok=True)  # files of an earlier attempt
         self._every, self._last, self._adaptive = cadence
         self._next = min(self._every, self._last)
         self._taken = 0
@@ -97,7 +97,7 @@ class Recorder:
         self._writer.start()
 
     def due(self, step: int) -> bool:
-        """Return whether a snapshot of this step is wanted."""
+        """Return whether to record a snapshot of this step."""
         return step >= self._next
 
     def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
@@ -147,7 +147,7 @@ class Recorder:
         np.savez(self._whole.with_suffix(".npz"), spans=spans, events=did)
 
     def close(self, account: Account) -> None:
-        """Write the rest and the account, which marks the node as finished."""
+        """Write the remaining data and the account, which marks the node as finished."""
         self._queue.put(None)
         self._writer.join()
         if self._failure is not None:

@@ -1,4 +1,4 @@
-"""Rendezvous of a run's processes: a shared store, barriers, connections, transfer of files."""
+"""Bring a run's processes together: a shared store, barriers, connections, files."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from .transport import DeviceGroup
 LOOPBACK = "localhost", "127.0.0.1", "::1"  # names that never mean another machine
 LOOK = 0.02  # seconds between checks
 CHUNK = 4 * 2**20  # bytes of a part of a file in a store
-VECTORS = 2  # in the longest message
+VECTORS = 2  # vectors in the longest message
 
 _torch: Any = dist  # stores are missing from its type stubs
 
@@ -53,10 +53,11 @@ def open_store(rank: int, size: int, timeout: float) -> Any:
 
 
 def listen(host: str, port: int, here: bool) -> int | None:
-    """Listen at a launcher's address alone; return the socket's descriptor.
+    """Listen only at a launcher's address; return the socket's descriptor.
 
-    None where that does not tell by which address other machines come: a name with several, or one
-    of this machine's loopback, unless all processes are `here`. Then the store listens on all.
+    Returns None if that does not tell which address other machines use: a name with several
+    addresses, or a loopback address, unless all processes are `here`. Then the store listens on all
+    addresses.
     """
     with suppress(OSError):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -89,7 +90,7 @@ def wait_for(store: Any, name: str) -> None:
 
 
 def announce(store: Any, name: str) -> None:
-    """Let processes in `wait_for(store, name)` go on."""
+    """Let processes that call `wait_for(store, name)` continue."""
     store.set(name, "")
 
 
@@ -124,7 +125,7 @@ def collect(store: Any, rank: int, folder: Path) -> None:
 class Connections:
     """The connections of one process: a group for collectives, and one for messages.
 
-    All processes open them in the same order. `start`: a vector with the size and device of those
+    All processes open them in the same order. `start`: a vector with the size and device of vectors
     in messages; `timeout`: seconds after which a process that does not answer has failed. `team`,
     `flags` (for numbers of each rank), `collectives` and `mailbox` are None until opened.
     """

@@ -1,4 +1,4 @@
-"""One process's part of a real run: one algorithm with one seed."""
+"""Run one process's part of one algorithm with one seed."""
 
 import threading
 import time
@@ -30,9 +30,9 @@ from .records import Account, Cadence, Recorder
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
-REHEARSALS = 3  # of each collective in the warm-up
+REHEARSALS = 3  # repetitions of each collective in the warm-up
 SUMMED = torch.float16, torch.float64  # dtypes of means besides that of the parameters
-GATHERED = 2**20  # bytes of each rank in the warm-up, at most
+GATHERED = 2**20  # most bytes of each rank in the warm-up
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
 
 
 class TaskProcess:
-    """One process of a task: builds its node with network, recorder and learner, and runs it."""
+    """One process of a task, which builds its node with network, recorder and learner."""
 
     def __init__(
         self, task: TrainingTask, scenario: Scenario, place: Place, program: Program
@@ -99,9 +99,9 @@ class TaskProcess:
         self._network = network(scenario, task.seed, self.rank)
         source = learner.learner(goal, self.rank) if self.rank < self.workers else None
         nothing = self._nothing = self._start[:0]
-        self._learns = not isinstance(goal.start, complex)  # else there are no parameters to record
+        self._learns = not isinstance(goal.start, complex)  # else it has no parameters
         self._buffers: Callable[[], Tensor] = source.buffers if source else lambda: nothing
-        watched = program.averages or self.rank == 0  # whether its parameters are evaluated
+        watched = program.averages or self.rank == 0  # whether this node's parameters are evaluated
         if program.server is not None:
             watched = self.rank == self.workers
         every, adaptive = _interval(program, scenario, self.rank)
@@ -190,7 +190,7 @@ class TaskProcess:
         for _ in range(self._scenario.validation.warm_up):
             source.tensors(self._start)  # the run repeats these mini-batches
         if not (self._limits.meets or self._program.gossips):
-            return  # it has at most messages with a server
+            return  # it exchanges at most messages with a server
         piece = torch.zeros(min(self._start.nbytes, GATHERED), dtype=torch.uint8)
         totals = [self._start.to(dtype) for dtype in (self._start.dtype, *SUMMED)]
         for _ in range(REHEARSALS):  # NCCL prepares each dtype on first use
@@ -199,7 +199,7 @@ class TaskProcess:
             team.gather(piece.clone).wait()
 
     def _agree_on_start(self) -> float:
-        """Return when all processes begin (s), by this process's monotonic clock."""
+        """Agree on when all processes begin (s), by this process's monotonic clock."""
         store = self._place.store
         rendezvous.meet(store, "ready", self.size)
         if self.rank == 0:

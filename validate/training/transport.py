@@ -1,13 +1,13 @@
-"""Transport: collectives of torch.distributed on plain buffers, between the processes of one run.
+"""Run collectives of torch.distributed on plain buffers between a run's processes.
 
-Collectives start in the order of the calls, the same on every rank, as torch.distributed matches
-them by order alone; any number can be under way. A collective that must wait (for a copy from a
-GPU, or for the result that it depends on) is queued on one thread, and so is every later one
+Collectives start in the order of the calls, the same on every rank, because torch.distributed
+matches them only by order. Any number can be under way. A collective that must wait (for a copy
+from a GPU, or for the result that it depends on) is queued on one thread, and so is every later one
 until the queue is empty: one thread preserves the order, and a start never blocks the program.
 
 gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL works on
 the GPU's memory (`Native`); its collectives follow the stream on which their buffer is made, and
-the host sleeps until they have ended, so that the time read afterwards is that of their end.
+the host sleeps until they have ended, so that the clock then shows their end.
 """
 
 import os
@@ -27,10 +27,10 @@ from torch import Tensor
 
 from ..host.device import Device, fetch, host, put
 
-THREADS = 16  # of gloo: collectives of one group that run at once; the rest queue
+THREADS = 16  # gloo's collectives of one group that run at once; others queue
 TASKS = Path("/proc/self/task")
-GUARDED = 0.1  # of the time limit, between checks of waits that cannot be interrupted
-GLANCE = timedelta(seconds=0.5)  # between looks while a collective of gloo is under way
+GUARDED = 0.1  # share of the time limit between checks of waits that cannot be interrupted
+GLANCE = timedelta(seconds=0.5)  # seconds between looks during a collective of gloo
 FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
 
 Make = Callable[[], Tensor]
@@ -57,17 +57,17 @@ class Pending:
         return all(work.is_completed() for work in self._works)
 
     def wait(self) -> Tensor:
-        """Wait for the result. Raises RuntimeError if a peer has died or is too late."""
+        """Wait for the result. Raises RuntimeError if a peer has died or is too slow."""
         works = self._works.result() if isinstance(self._works, Future) else self._works
         (self._land or finish)(works)
         return self._result()
 
 
 def finish(works: Works, look: Callable[[], None] | None = None) -> None:
-    """Wait for gloo's operations on the host's memory; `look` is called now and then meanwhile."""
+    """Wait for gloo's operations on the host's memory, calling `look` now and then."""
     for work in works:
         while look is not None and not work.is_completed():
-            with suppress(RuntimeError):  # of a work that has failed, the wait below raises it, too
+            with suppress(RuntimeError):  # the wait below raises it again
                 work.wait(GLANCE)
             if not work.is_completed():
                 look()
@@ -78,7 +78,7 @@ class DeviceGroup:
     """Collectives of a process group on tensors of its device, such as gloo's on a CPU.
 
     `device`: the device to which buffers are moved, and on which results are. `look`: called now
-    and then by whoever waits for gloo; what it raises ends the wait.
+    and then while waiting for gloo; an exception from it ends the wait.
     """
 
     def __init__(self, group: Any, device: Device) -> None:
@@ -171,7 +171,7 @@ class Native(DeviceGroup):
             del self._waits[threading.get_ident()]
 
     def _guard(self) -> None:
-        """End the process if a wait takes too long, as nothing can interrupt it."""
+        """End the process if a wait takes too long, because nothing can interrupt it."""
         while not self._closed.wait(GUARDED * self._timeout):
             since = min(list(self._waits.values()), default=inf)
             if time.monotonic() - since > self._timeout:
