@@ -1,8 +1,8 @@
-"""The interpreter `attached`: a program whose gradients are those of the user's training loop.
+"""The interpreter `attached`, which runs a program on the gradients of the user's loop.
 
-A program is suspended where it awaits a gradient, and nowhere else: the model's parameters are then
-those at which it wants one, and the loop's next `Session.step` resumes it. Everything else that it
-awaits blocks, as in `validate`, on the same collectives and messages, over a network as it is.
+A program is suspended only where it awaits a gradient. The model then has the parameters for that
+gradient, and the loop's next `Session.step` resumes the program. All other effects block, as in
+`validate`, on the same collectives and messages, over the real network.
 """
 
 import sys
@@ -30,7 +30,7 @@ from .transport import Transport
 
 
 class Gradient:
-    """Awaited by a program until the user's loop has computed a gradient."""
+    """A gradient of the user's loop, which a program awaits."""
 
     def __await__(self) -> Generator["Gradient", None, None]:
         yield self
@@ -40,9 +40,9 @@ GRADIENT = Gradient()
 
 
 class Period:
-    """A communication period that may be changed while it is used: `now`, in steps, if that is set.
+    """A communication period that may change during use; `now`: the new one in steps, if set.
 
-    The local phase under way ends at its first step that has so many before it, or is one of them.
+    A local phase under way ends at its first step that completes the new period.
     """
 
     def __init__(self, planned: Any) -> None:
@@ -55,9 +55,9 @@ class Period:
 
 
 class UserLoop(NamedTuple):
-    """What a node needs of the user's loop: the parameters, the optimizer, its rate, the period.
+    """The parts of the user's loop that a node needs: parameters, optimizer, rate, period.
 
-    `local`: the user's optimizer as the program's transform, None where the program makes the step
+    `local`: the user's optimizer as the program's transform; None if the program makes the step
     itself, with `decay` as weight decay.
     """
 
@@ -69,12 +69,12 @@ class UserLoop(NamedTuple):
 
 
 class AttachedNode(TensorNode):
-    """One process of the user's as its program sees it.
+    """A user's process as its program sees it.
 
-    `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
-    waiting in all. `plain`: a phase's displacement is of no other use than to be averaged, and be
-    taken from where the phase began. `unread`: a gradient with a loss is of no other use than to
-    be given to the optimizer, so that None stands for one that stays where it is.
+    `step`: number of gradients from the loop; `loss`: the last loss; `waited`: total seconds of
+    waiting. `plain`: a phase's displacement is only averaged, and subtracted from the phase's
+    start. `unread`: a gradient with a loss is only passed to the optimizer, so None stands for one
+    that stays in place.
     """
 
     def __init__(self, loop: UserLoop, transport: Transport, seed: int) -> None:
@@ -91,17 +91,17 @@ class AttachedNode(TensorNode):
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
         self.plain = self.unread = False
-        self.watcher: ThreadPoolExecutor | None = None  # that waits for collectives to be timed
-        self.took: list[float] = []  # seconds of those that the program has waited for
+        self.watcher: ThreadPoolExecutor | None = None  # executor that times collectives
+        self.took: list[float] = []  # seconds of collectives that the program has waited for
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
-        self._bases: dict[Handle, Tensor] = {}  # of shifts whose mean is under way
+        self._bases: dict[Handle, Tensor] = {}  # bases of shifts whose mean is under way
         self._landed: Tensor | None = None  # the last mean of parameters
         self._made: list[np.random.Generator] = []
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
         self._frame: Any = None
-        self._hidden = False  # whether gradients are computed outside of the saved state
+        self._hidden = False  # whether gradients are computed outside the saved state
         self.saved: dict[str, Any] | None = None
 
     # Computing
@@ -114,24 +114,24 @@ class AttachedNode(TensorNode):
         await GRADIENT
 
     async def gradient(self, x: Vector) -> Vector:
-        """Have the user's loop compute a gradient at `x`."""
+        """Let the user's loop compute a gradient at `x`."""
         await self._compute(x)
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """Return the loss that the loop gave, and its gradient."""
+        """Return the loss from the loop, and its gradient."""
         gradient = await (self._compute(x) if self.unread else self.gradient(x))
         if self.loss is None:
             raise ProgramError("the program needs the loss: call session.step(loss)")
         return float(self.loss), gradient
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
-        """Have the loop compute a gradient; return its pieces, which serve as handles."""
+        """Let the loop compute a gradient; return its pieces, which serve as handles."""
         return self.cut(await self.gradient(x), pieces)
 
     def leap(self, transform: Any) -> Any:
-        """Return the effect that takes a local phase in place, by the user's optimizer."""
+        """Return the effect that runs a local phase in place with the user's optimizer."""
         inner = transform.inner if isinstance(transform, Proximal) else transform
         if inner is self._local:
             return self._leap
@@ -151,7 +151,7 @@ class AttachedNode(TensorNode):
             self._phase = k, done
             await GRADIENT
             self._phase = None
-            lr(k)  # so that it is known later
+            lr(k)  # to recognise it later
             if isinstance(transform, Proximal):
                 pull = transform.mu * local.scale * (vector - state[0])
                 self.live.write(self.live.gradient() + pull)
@@ -166,7 +166,7 @@ class AttachedNode(TensorNode):
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start an all-reduce; of a `Shift`, of the vector that it ends at."""
+        """Start an all-reduce; a `Shift` sends the vector at which it ends."""
         shift = isinstance(value, Shift)
         handle = self.transport.collectives.mean(value.end if shift else value, self.step)
         if shift:
@@ -178,12 +178,12 @@ class AttachedNode(TensorNode):
         return self._time(self.transport.collectives.gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Start an all-reduce on a thread, once the first one is there."""
+        """Start an all-reduce on a thread, once the first one has arrived."""
         self._timed.pop(handle, None)
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
     def _time(self, handle: RealCollective) -> RealCollective:
-        """Time a collective from now on, by a thread: the program may wait later."""
+        """Time a collective from now on in a thread, because the program may wait later."""
         if self.watcher is not None:
 
             def end() -> float:
@@ -204,11 +204,11 @@ class AttachedNode(TensorNode):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the block's time as waiting. Raises RunError if a process is gone."""
+        """Count the time of the block as waiting. Raises RunError if a process is gone."""
         begin = time.monotonic()
         try:
             yield
-        except (RuntimeError, TimeoutError) as error:  # gloo's, a mailbox's
+        except (RuntimeError, TimeoutError) as error:  # errors of gloo or a mailbox
             raise RunError(self.transport.lost()) from error
         finally:
             self.waited += time.monotonic() - begin
@@ -226,16 +226,16 @@ class AttachedNode(TensorNode):
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask whether a mean is finished on all ranks."""
+        """Poll whether a mean is finished on all ranks."""
         team = self.transport.collectives
         with self.waiting():
             return team.answer(team.question(handle, self.step))
 
     def send(self, to: int, value: Payload) -> None:
-        """Hand a message to gloo, without waiting."""
+        """Pass a message to gloo, without waiting."""
         size = self.transport.meter(value)
         self.transport.network.bytes += size
-        self._declared_mailbox().send(to, value, size, 0.0, nan)  # due when it arrives
+        self._declared_mailbox().send(to, value, size, 0.0, nan)  # due on arrival
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Wait for the first message of `source`."""
@@ -250,7 +250,7 @@ class AttachedNode(TensorNode):
                         raise
                     continue
             if message is None:
-                raise ProgramError(f"worker {source} has ended its training; a message was due")
+                raise ProgramError(f"worker {source} has ended, but a message from it was due")
             return message.sender, message.payload
 
     async def request(self, to: int, value: Payload) -> Payload:
@@ -260,38 +260,37 @@ class AttachedNode(TensorNode):
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise ProgramError(
-            "the program reacts to messages while a gradient is computed, which belongs to the "
-            "user's loop here"
+            "the program reacts to messages during a gradient, which the user's loop computes here"
         )
 
     receive_before = timer = _refuse
 
-    # Time, and the observer, who is the user
+    # Time, and the observer, which is the user
 
     def work(self, seconds: float) -> None:
-        """Do nothing: what a codec does takes its own time."""
+        """Do nothing, because a codec takes real time."""
 
     def clock(self) -> float:
         """Return seconds since the training began, without those between two sessions."""
         return time.monotonic() - self.origin
 
     def mark(self, x: Vector) -> None:
-        """Show nothing."""
+        """Ignore a mark."""
 
     def count(self, gradients: int) -> None:
-        """Count nothing."""
+        """Ignore a count."""
 
     # State
 
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Make the program's next generator, whose state belongs to its own."""
+        """Make the program's next generator, whose state is part of the program's."""
         self._made.append(super().generator(shared=shared))
         return self._made[-1]
 
     def resumed(self, **state: Any) -> tuple[Any, ...]:
-        """Return the state of a program's loop, of the checkpoint if there is one.
+        """Return the state of a program's loop, from the checkpoint if there is one.
 
-        From here on the initial parameters are of use for their length, type and device alone.
+        From now on only the length, type and device of the initial parameters matter.
         """
         self._frame, self._names = sys._getframe(1), tuple(state)
         self.start = self.live.start = self.start.new_zeros(1).expand(len(self.start))
@@ -336,7 +335,7 @@ class AttachedNode(TensorNode):
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Take the state that a new program begins with; it uses up `saved`."""
+        """Set the state with which a new program begins; this consumes `saved`."""
         self.saved = saved
         if self.period is not None:
             self.period.now = saved["period"]

@@ -1,4 +1,4 @@
-"""A program's state as plain containers, numbers and tensors, as `torch.load` reads them."""
+"""Store a program's state as plain containers, numbers and tensors for `torch.load`."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from paceline.simulator.programs.codecs.power import PowerMatrix, UnderWay
 from paceline.simulator.programs.effects import Encoded
 from paceline.validate.training.collectives import RealCollective
 
-KIND = "paceline"  # key that marks a container of ours
+KIND = "paceline"  # key that marks one of these containers
 RECORDS: dict[str, Any] = {kind.__name__: kind for kind in (Encoded, UnderWay, PowerMatrix)}
 CONTAINERS: dict[str, Any] = {
     "deque": deque, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
@@ -22,10 +22,10 @@ CONTAINERS: dict[str, Any] = {
 
 
 class Freezer(NamedTuple):
-    """Turns a program's values into plain ones, and back; of objects what KEPT names, or all.
+    """A converter of a program's values to plain ones and back; KEPT names objects' fields.
 
-    `live`: the vector that the parameters are views of, which is saved once; `generators`: those
-    that the program has made, in order; `land`: completes a collective under way.
+    `live`: the vector behind the parameters, which is saved once; `generators`: the program's
+    generators in order; `land`: completes a collective under way.
     """
 
     live: Tensor
@@ -61,7 +61,7 @@ class Freezer(NamedTuple):
         return {KIND: "object", "of": type(value).__name__, "is": frozen}
 
     def thaw(self, value: Any, like: Any = None) -> Any:  # noqa: PLR0911 - one per kind
-        """Undo `freeze`; `like`: what a new program has in that place."""
+        """Undo `freeze`; `like`: the value that a new program has in that place."""
         if isinstance(value, list | tuple):
             alike = isinstance(like, list | tuple) and len(like) == len(value)
             return type(value)(map(self.thaw, value, like if alike else repeat(None)))
@@ -80,7 +80,7 @@ class Freezer(NamedTuple):
             return np.array(content, dtype=value["of"])
         if kind == "object":
             if value["of"] != type(like).__name__:
-                raise InputError(f"state: of {value['of']}, not of {type(like).__name__}")
+                raise InputError(f"state: it is of {value['of']}, not of {type(like).__name__}")
             for name, item in content:
                 setattr(like, name, self.thaw(item, getattr(like, name)))
             return like

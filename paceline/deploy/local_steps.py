@@ -1,4 +1,4 @@
-"""The user's optimizer in the place of a program's local transform, and its learning rate."""
+"""Use the user's optimizer and its learning rate in place of a program's local transform."""
 
 import inspect
 from bisect import bisect_right
@@ -21,17 +21,17 @@ Step = Callable[[], object]
 
 
 class Shift(Tensor):
-    """The vector `base - end`, computed only where it is needed: `base` minus it is `end` exactly.
+    """The vector `base - end`, computed only if needed; `base` minus it is exactly `end`.
 
-    A tensor, empty itself, so that Python asks it first when one is subtracted from another.
+    It is an (empty) tensor, so that Python calls its method first in a subtraction.
     """
 
-    KEPT = "base", "end"  # in a checkpoint
+    KEPT = "base", "end"  # name in a checkpoint
     base: Tensor
     end: Tensor
 
     def __new__(cls, base: Tensor, end: Tensor) -> Self:
-        """Make an empty tensor, as torch makes parameters: whatever mode the loop is in."""
+        """Make an empty tensor in the way of torch's parameters, independent of the loop's mode."""
         made = Tensor._make_subclass(cls, EMPTY)
         made.base, made.end = base, end
         return made
@@ -40,7 +40,7 @@ class Shift(Tensor):
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run any other operation of torch's on the vector itself."""
+        """Run any other torch operation on the vector itself."""
         plain = tree_map_only(Shift, lambda shift: shift.vector, (args, kwargs or {}))
         return function(*plain[0], **plain[1])
 
@@ -48,7 +48,7 @@ class Shift(Tensor):
     def vector(self) -> Tensor:
         """Return the vector itself."""
         if self.base.data_ptr() == self.end.data_ptr():
-            raise ProgramError("a program asks for a step whose beginning it has given away")
+            raise ProgramError("a program asks for a step whose start it no longer has")
         return self.base - self.end
 
     def __rmul__(self, rate: Any) -> Any:
@@ -62,7 +62,7 @@ class Shift(Tensor):
 
 
 class Moved(Shift):
-    """A step of the user's optimizer as a direction of descent, which has its rate in it."""
+    """A step of the user's optimizer as a direction of descent that includes the rate."""
 
     def __rmul__(self, rate: Any) -> Self:
         return self
@@ -72,10 +72,10 @@ class Moved(Shift):
 
 
 class Reached(Tensor):
-    """The parameters at the end of a local phase: another vector minus them is a `Shift`.
+    """The parameters at the end of a local phase; another vector minus them is a `Shift`.
 
-    So that the mean of displacements from one anchor is taken as that of the parameters, which is
-    how torch's PeriodicModelAverager rounds it.
+    So a mean of displacements from one anchor becomes a mean of parameters, which rounds like
+    torch's PeriodicModelAverager.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -85,9 +85,9 @@ class Reached(Tensor):
 
 
 class UserRate:
-    """The learning rate that the user's optimizer has when a program first asks for a step's.
+    """The learning rate of the user's optimizer when a program first reads that of a step.
 
-    That of the first parameter group; earlier steps keep what they had.
+    It is the rate of the first parameter group; earlier steps keep their rates.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -107,12 +107,12 @@ class UserRate:
 
 
 class UserSteps:
-    """The user's optimizer as a transform (`pieces.transform`): its state is its own.
+    """The user's optimizer as a transform (`pieces.transform`), which keeps its own state.
 
-    `init` after the first step clears the momentum of SGD, as programs do that begin each round
-    without; what adaptive optimizers know of the gradients' sizes stays.
-    `step`: the optimizer's; `keeps`: a program uses a step twice, so that the parameters before it
-    must stay; `coded`: its messages are compressed. `scaler`: the GradScaler of the present step.
+    `init` after the first step clears the momentum of SGD, for programs whose rounds begin without
+    it; adaptive optimizers keep their estimates of gradient sizes. `step`: the optimizer's step;
+    `keeps`: whether the program uses a step twice, so that the parameters before it must stay;
+    `coded`: whether messages are compressed. `scaler`: the GradScaler of the current step.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class UserSteps:
         self.scaler: Any = None
 
     def apply(self) -> None:
-        """Make a step: the optimizer's, or that of the scaler."""
+        """Make a step with the optimizer, or with the scaler."""
         if self.scaler is None:
             self._step()
         else:
@@ -133,12 +133,12 @@ class UserSteps:
 
     @property
     def scale(self) -> float:
-        """Return the factor that the gradients of this step have."""
+        """Return the scale of this step's gradients."""
         scalers = [scaler for scaler, unscaled in self._scalers() if not unscaled]
         return float(scalers[0].get_scale()) if scalers else 1.0
 
     def _scalers(self) -> Iterator[tuple[Any, bool]]:
-        """Yield the gradient scaler of each optimizer, and whether it has unscaled there."""
+        """Yield every optimizer's gradient scaler, and whether it has unscaled the gradients."""
         for optimizer in parts(self._optimizer):
             scaler = scaler_of(optimizer) if self.scaler is None else self.scaler
             if scaler is not None:
@@ -157,9 +157,9 @@ class UserSteps:
         if gradient is not None and gradient is not self._live.own_gradient():
             for _, unscaled in self._scalers():
                 if unscaled or self._coded:
-                    what = "has unscaled the gradients" if unscaled else "goes with no codec"
+                    what = "has unscaled the gradients" if unscaled else "does not work with codecs"
                     raise InputError(
-                        f"scaler: it {what}, and the overflow of one process would reach all; "
+                        f"scaler: it {what}, because one process's overflow would reach all; "
                         f"{'leave out unscale_' if unscaled else 'use torch.bfloat16'}"
                     )
         to = self._live.copy(x) if self._keeps else self._live.take(x)
@@ -171,29 +171,29 @@ class UserSteps:
 
 
 class SeveralOptimizers:
-    """Optimizers of parts of a model as one."""
+    """Several optimizers, for parts of a model, that act as one."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.parts = optimizers
 
     @property
     def param_groups(self) -> list[Any]:
-        """Return the groups of all."""
+        """Return the parameter groups of all optimizers."""
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:
-        """Let each make its step."""
+        """Make a step with every optimizer."""
         for part in self.parts:
             part.step()
 
 
 def parts(optimizer: Any) -> Sequence[Any]:
-    """Return the optimizers that one consists of."""
+    """Return the optimizers inside one."""
     return optimizer.parts if isinstance(optimizer, SeveralOptimizers) else [optimizer]
 
 
 def scaler_of(optimizer: Any) -> Any:
-    """Return the gradient scaler that an optimizer of accelerate's brings, or None."""
+    """Return the gradient scaler of an optimizer from accelerate, or None."""
     scaler = getattr(optimizer, "scaler", None)
     return scaler if hasattr(scaler, "_per_optimizer_states") else None
 
@@ -202,17 +202,19 @@ def demand_plain(optimizer: Any) -> None:
     """Raise InputError for an optimizer that computes gradients itself."""
     for kind in (type(bare(part)) for part in parts(optimizer)):
         if not hasattr(kind, "step"):
-            raise InputError(f"optimizer: {kind.__name__} is none of torch's; give one, or a list")
+            raise InputError(
+                f"optimizer: {kind.__name__} is no torch optimizer; give one, or a list"
+            )
         closure = inspect.signature(kind.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
             raise InputError(
-                f"optimizer: {kind.__name__} computes several gradients a step, by a closure; take "
-                "one that steps from the gradients at hand"
+                f"optimizer: {kind.__name__} computes several gradients per step with a closure; "
+                "use one that steps from the current gradients"
             )
 
 
 def bare(optimizer: Any) -> Any:
-    """Return the optimizer inside of what wraps it, such as accelerate's."""
+    """Return the optimizer inside wrappers such as accelerate's."""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
@@ -223,7 +225,7 @@ def plain_sgd(
 ) -> tuple[float, float]:
     """Return the momentum and weight decay of an optimizer that must be SGD.
 
-    `strict`: with these alone, alike for all parameters. Raises InputError.
+    `strict`: only with these options, equal for all parameters. Raises InputError.
     """
     inside = bare(optimizer)
     if not isinstance(inside, SGD):
@@ -237,8 +239,7 @@ def plain_sgd(
         odd.append("whose parameter groups differ")
     if strict and odd:
         raise InputError(
-            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use "
-            "torch.optim.SGD with lr, momentum and weight_decay alone, the same for all "
-            f"parameters, or {remedy}"
+            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use torch.optim.SGD with only "
+            f"lr, momentum and weight_decay, equal for all parameters, or {remedy}"
         )
     return float(groups[0]["momentum"]), float(groups[0]["weight_decay"])

@@ -1,4 +1,4 @@
-"""What to deploy: a program with its parameters, where it is written, and what it refuses."""
+"""Read the plan to deploy: a program with its parameters; refuse unsuitable ones."""
 
 import logging
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps
 
 @dataclass(frozen=True)
 class Plan:
-    """A program to deploy; `parameters`: typed, as `Program.parse` returns them, of the `table`.
+    """A program to deploy; `parameters`: the typed result of `Program.parse` for `table`.
 
-    `local`: the parameter that is the transform of the local steps, in whose place any optimizer of
-    the user's steps; None where the program computes with gradients, as if they were SGD's.
+    `local`: the parameter with the transform of local steps, which any user's optimizer replaces;
+    None if the program computes with gradients, as if steps were SGD's.
     """
 
     program: Program
@@ -38,12 +38,12 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the settings that may change, as a scenario writes them."""
+        """Return the settings that may change, as written in a scenario."""
         return settings(self.parameters, self.table)
 
     @property
     def local(self) -> str | None:
-        """Return the parameter in whose place the user's optimizer steps."""
+        """Return the parameter that the user's optimizer replaces."""
         keys = ("inner", self.program.local_momentum)
         return next((key for key in keys if hasattr(self.parameters.get(key), "update")), None)
 
@@ -58,22 +58,22 @@ class Plan:
 
     @property
     def remedy(self) -> str:
-        """Return what to choose to use another optimizer than SGD."""
+        """Return the choice that allows other optimizers than SGD."""
         if getattr(self.parameters.get("codec"), "carries_momentum", False):
             return "another codec"
         if self.parameters.get("inner", self) is None:
-            return 'inner = { kind = "adamw" }, in whose place your optimizer makes the steps'
+            return 'inner = { kind = "adamw" }, which your optimizer replaces'
         return "a program that takes any optimizer (docs/how-to/deploy.md)"
 
     @property
     def strict(self) -> bool:
-        """Return whether SGD's steps are computed without its options."""
+        """Return whether the program computes SGD's steps without further options."""
         return self.local is None or self.sgd != self.program.needs_sgd
 
     def differing(self, other: "Plan") -> list[str]:
-        """Return the parameters that another plan of the program has differently.
+        """Return the parameters that differ in another plan of the program.
 
-        Left out are those in whose place the user's optimizer stands.
+        Parameters that the user's optimizer replaces are left out.
         """
         mine, theirs = self.parameters, other.parameters
         users = "lr", self.local, self.program.local_momentum
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def built_in(self) -> bool:
-        """Return whether the program is Paceline's, whose vectors are known."""
+        """Return whether the program is one of Paceline's, whose vectors are known."""
         return self.program.worker.__module__.startswith("paceline.simulator.programs.")
 
     @property
@@ -91,11 +91,11 @@ class Plan:
 
 
 def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
-    """Read a plan: a name with `parameters`, an [[algorithm]] table or a run folder.
+    """Read a plan from a name with `parameters`, an [[algorithm]] table or a run folder.
 
-    Of a run folder the parameter `label` chooses another algorithm than the pick. `entries`: of the
-    vector that is trained. Raises InputError, which says why, for what cannot be attached to a
-    training loop.
+    In a run folder the parameter `label` chooses another algorithm than the pick. `entries`: the
+    length of the trained vector. Raises InputError with the reason if the program cannot be
+    attached to a training loop.
     """
     chosen = parameters.get("label")
     given = {**(plan if isinstance(plan, Mapping) else _named(plan, chosen, workers)), **parameters}
@@ -114,8 +114,8 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     codec: Any = settings.get("codec")
     if getattr(codec, "sent_whole", False):
         raise InputError(
-            f"plan: codec {codec.kind} is only simulated: a session would send its vectors whole; "
-            "take fp16 or qsgd"
+            f"plan: codec {codec.kind} is only simulated: a session would send whole vectors; "
+            "choose fp16 or qsgd"
         )
     return Plan(program, settings, table)
 
@@ -133,7 +133,7 @@ def _named(plan: Any, chosen: str | None, workers: int) -> dict[str, Any]:
         cluster = {} if tuned else document["scenario"]["table"]["cluster"]
         if (predicted := cluster.get("workers", workers)) != workers:
             logging.getLogger("paceline").warning(
-                f"plan: {folder} predicts {predicted} workers, and {workers} processes are here; "
+                f"plan: {folder} predicts {predicted} workers, but there are {workers} processes; "
                 f"start {predicted}, or simulate with cluster.workers = {workers}"
             )
         document = document if tuned else document["summary"]
@@ -142,7 +142,7 @@ def _named(plan: Any, chosen: str | None, workers: int) -> dict[str, Any]:
             if row["label"] == label and isinstance(row.get("parameters"), dict):
                 return table_of(row)
     except (AttributeError, LookupError, OSError, TypeError) as error:
-        why = f"not a run folder as it was written ({type(error).__name__}: {error})"
+        why = f"not an unchanged run folder ({type(error).__name__}: {error})"
     raise InputError(
         f"{visible(str(folder))}: {why}; give an [[algorithm]] table or a name instead"
     )
@@ -153,16 +153,16 @@ def refusal(program: Program, table: Mapping[str, Any]) -> str:
     tau = table.get("tau")
     backward = program.sends_gradients and "buckets" in program.parameters.model_fields
     reasons = {
-        "it has a server, a process that answers at any time and has no training loop":
+        "it has a server, which answers at any time and has no training loop":
             program.server is not None,
         BOUND: program.bound,
-        "its workers answer each other while they compute, when the process is in the user's code; "
-        "take d-psgd or local-sgd": program.pooled,
+        "its workers answer each other while they compute, when the process runs the user's code; "
+        "choose d-psgd or local-sgd": program.pooled,
         "DistributedDataParallel does the same: keep your loop with it, or write overlap = false":
             backward and table.get("overlap", True),
-        "the learning rate is the user's to hold; leave out gate_lr_until_tau_is_1":
+        "the user's code sets the learning rate; leave out gate_lr_until_tau_is_1":
             table.get("gate_lr_until_tau_is_1"),
-        "it needs each worker's expected speed; write tau in steps, or { every = ... }":
+        "it needs every worker's expected speed; write tau in steps, or { every = ... }":
             isinstance(tau, Mapping) and "slowest" in tau,
     }  # fmt: skip
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -1,4 +1,4 @@
-"""A session: one process's part of a program, driven by the user's training loop."""
+"""A session, which runs one process's part of a program in the user's training loop."""
 
 import logging
 import time
@@ -33,12 +33,12 @@ from .local_steps import (
 from .steering.telemetry import StepRecord, codec_kind
 from .transport import Transport, place
 
-RECORDS = 4096  # steps whose telemetry is kept
+RECORDS = 4096  # steps with stored telemetry
 VERSION = 7
 
 
 class Options(NamedTuple):
-    """What `deploy` takes beside the plan: its `parameters`, a seed, and seconds to wait."""
+    """Options of `deploy`: the plan's `parameters`, a seed, and seconds to wait."""
 
     parameters: Mapping[str, Any]
     seed: int = 1
@@ -69,18 +69,18 @@ class Session:
         live.begin()
 
     def _take(self, plan: plans.Plan) -> None:
-        """Take a plan, with the user's optimizer in its program."""
+        """Set the plan, with the user's optimizer in its program."""
         self.plan = plan
         self._parameters, self._decay = dict(plan.parameters), 0.0
         self._local = self._replace_local()
         self._settings, self._period = plan.settings, None
         if "tau" in self._settings and callable(tau := self._parameters["tau"]):
             self._parameters["tau"] = self._period = Period(tau)
-        # those that the program begins with
+        # settings at the program's start
         self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
 
     def _replace_local(self) -> UserSteps | None:
-        """Replace the program's optimizer by the user's; return it as a transform."""
+        """Replace the program's optimizer by the user's; return this as a transform."""
         plan, parameters, optimizer = self.plan, self._parameters, self._optimizer
         name, key = plan.program.name, plan.program.local_momentum
         if "lr" in parameters:
@@ -105,7 +105,7 @@ class Session:
         return local
 
     def _open(self) -> None:
-        """Connect to the other processes; begin the program anew."""
+        """Connect to the other processes; start the program."""
         gossips = self.plan.program.gossips
         self._transport = Transport(self.place, self._live.start, gossips, self._options.timeout)
         self._start()
@@ -127,7 +127,7 @@ class Session:
                 raise InputError(f"{what}: rank {others[0]} has another {what} than rank 0")
 
     def _start(self) -> None:
-        """Begin the program anew."""
+        """Start the program from the beginning."""
         program = self.plan.program
         loop = UserLoop(self._live, self._local, self._rate, self._decay, self._period)
         self._node = AttachedNode(loop, self._transport, self._options.seed)
@@ -149,7 +149,7 @@ class Session:
             with torch.no_grad():
                 awaited = self._coroutine.send(None)
         except StopIteration:
-            raise ProgramError("the program has ended, though training goes on") from None
+            raise ProgramError("the program has ended, but training continues") from None
         if awaited is not GRADIENT:
             raise ProgramError("a program may await only methods of its node (`me`)")
 
@@ -161,12 +161,12 @@ class Session:
     def step(self, loss: Any = None, scaler: Any = None) -> None:
         """Take one step of the program, from the parameters' gradients.
 
-        In place of `optimizer.step()`. `loss`: of this step, for programs that follow it, and for
-        the telemetry; `scaler`: the torch.amp.GradScaler that has scaled it, whose `update` stays
-        the loop's.
+        It replaces `optimizer.step()`. `loss`: this step's loss, for programs that use it, and for
+        telemetry; `scaler`: the torch.amp.GradScaler that scaled it; the loop still calls its
+        `update`.
         """
         if self._closed:
-            raise ProgramError("the session is closed: deploy another to go on")
+            raise ProgramError("the session is closed: deploy again to continue")
         with self._telling():
             self._step(loss, scaler if scaler is not None and scaler.is_enabled() else None)
             for report in self._steering.after(self) if self._steering else ():
@@ -183,7 +183,7 @@ class Session:
                 "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
             )
         else:
-            self._optimizer._opt_called = True  # it never steps, of which schedules would warn
+            self._optimizer._opt_called = True  # it never steps, so schedules would warn
         if all(parameter.grad is None for parameter in self._live.parameters):
             raise ProgramError("no parameter has a gradient: call loss.backward() before the step")
         self._begin()
@@ -203,7 +203,7 @@ class Session:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Tell the other processes if this one fails, so that none waits for it."""
+        """Tell the other processes if this process fails, so that none waits for it."""
         if self._transport.failed:
             raise RunError(self._transport.lost())
         try:
@@ -213,14 +213,14 @@ class Session:
             raise
 
     def _meet(self, what: str) -> None:
-        """Wait until all processes do this; raises RunError, on all, unless they are alike."""
+        """Wait until all processes do this; raise RunError on all if they differ."""
         with self._telling(), self._node.waiting():
             self._transport.meet(what, self.settings)
 
     def steer(self, make: Callable[[], Any]) -> None:
-        """Watch and steer this session by the controller that rank 0 makes.
+        """Watch and steer this session with the controller that rank 0 makes.
 
-        Raises InputError, on every rank, where it can make none, or nothing can be changed.
+        Raises InputError on every rank if rank 0 cannot make one, or no setting can change.
         """
         from .steering.attach import Steering
 
@@ -233,38 +233,38 @@ class Session:
             except InputError as error:
                 why = str(error)
         if any(failed for (failed,) in self.share([float(bool(why))])):
-            raise InputError(why or "adapt: rank 0 cannot; its message says why")
+            raise InputError(why or "adapt: rank 0 cannot steer; its message says why")
         self._steering = Steering(controller)
         self._watcher = self._node.watcher = ThreadPoolExecutor(1, thread_name_prefix="watcher")
 
     @property
     def decisions(self) -> list[Any]:
-        """Return the controller's decisions so far, on rank 0."""
+        """Return the controller's decisions so far (on rank 0)."""
         controller = self._steering and self._steering.controller
         return controller.log if controller else []
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what `change` may change, as a scenario writes it."""
+        """Return the settings that `change` may change, as written in a scenario."""
         tau = {} if self._period is None else {"tau": int(self._period(self._node.step))}
         return self._settings | tau
 
     def change(self, **settings: Any) -> None:
         """Change some of the `settings`, written as in a scenario.
 
-        tau holds for the local phase under way, which ends with the next step if it is as long
-        already, and for cycles of fragments from the next one on; period, delay, overlap and a
-        codec's level from the next mean on, once all that is under way has arrived, as the program
-        then goes on from its state. Every process has to call this between the same two steps, with
-        the same values.
+        tau applies to the local phase under way, which ends with the next step if it is already
+        that long; for cycles of fragments it applies from the next cycle on. Period, delay, overlap
+        and a codec's level apply from the next mean on, after everything under way has arrived,
+        because the program then restarts from its state. Every process must call this between the
+        same two steps, with the same values.
         """
         name, now = self.plan.program.name, self.settings
         for key in settings:
             if key not in now:
-                raise InputError(f"{key}: {name} has no {key} that can be changed")
+                raise InputError(f"{key}: {name} has no {key} that can change")
         plan = self._planned(now | settings)
         if codec_kind(plan.settings) != codec_kind(now):
-            raise InputError("codec: its level may change, all else of it stays")
+            raise InputError("codec: only its level may change")
         self._settings = now | settings
         if self._period is not None and "tau" in settings:
             self._period.now = settings["tau"]
@@ -277,11 +277,11 @@ class Session:
             self._resume(state)
 
     def _planned(self, settings: dict[str, Any]) -> plans.Plan:
-        """Return the plan with other settings."""
+        """Return the plan with new settings."""
         return plans.read(self.plan.table | settings, {}, self.place[2], self._live.dimension)
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return the numbers that every process gives to this call, by rank."""
+        """Return the numbers that every process passes to this call, by rank."""
         with self._telling(), self._node.waiting():
             shared: list[list[float]] = self._transport.tell(numbers).wait().tolist()
         return shared
@@ -290,15 +290,15 @@ class Session:
     def averaged(self) -> Iterator[None]:
         """Replace the model by the mean of all processes' models, buffers included.
 
-        To evaluate or save what has been trained: between two means the models differ. Every
-        process has to enter it between the same two steps.
+        Use it to evaluate or save the model, because models differ between two means. Every process
+        must enter it between the same two steps.
         """
         live = self._live
         live.check(may_freeze=True)
         self._meet("averages its model")
         frozen = [one.detach() for one in live.others if one.is_floating_point()]
         sums = self.share([float((one.double() + 1).square().sum()) for one in frozen])
-        # parameters equal on all ranks, as frozen ones mostly are, need no mean
+        # parameters that are equal on all ranks, such as frozen ones, need no mean
         buffers = [one for one, *its in zip(frozen, *sums, strict=True) if len(set(its)) > 1] + [
             buffer for buffer in self._model.buffers() if buffer.is_floating_point()
         ]
@@ -319,10 +319,10 @@ class Session:
                     buffer.copy_(before)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this process's state, to be saved beside the model's.
+        """Return this process's state, for saving beside the model's.
 
-        Every process has to call this between the same two steps, as means under way are completed
-        first. Tensors are those in use: save or copy them before the next step.
+        Every process must call this between the same two steps, because means under way are
+        completed first. The tensors are in use: save or copy them before the next step.
         """
         self._live.check(may_freeze=True)
         self._meet("saves its state")
@@ -335,17 +335,17 @@ class Session:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], settings: str | None = None) -> None:
-        """Go on from a state that as many processes saved; all have to call this.
+        """Continue from a state that equally many processes saved; all must call this.
 
-        `settings`: whose hold where the state was saved under another plan than this session's:
-        those of the "state", or of the "plan". Raises InputError.
+        `settings`: "state" or "plan", whose settings apply if the state was saved under another
+        plan than this session's. Raises InputError.
         """
         try:
             self._load(state, settings)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(
-                f"state: not as session.state_dict() gave it ({type(error).__name__}: {error}); "
-                "load another checkpoint, into a new session"
+                f"state: differs from what session.state_dict() returned ({type(error).__name__}: "
+                f"{error}); load another checkpoint into a new session"
             ) from error
 
     def _load(self, state: Mapping[str, Any], choice: str | None) -> None:
@@ -363,7 +363,7 @@ class Session:
             raise InputError(
                 "state: saved under {}, and the plan has {}; choose by load_state_dict(state, "
                 'settings="state") or settings="plan"'.format(*both)
-                + (f" ({fixed[0]} cannot change on the way)" if fixed else "")
+                + (f" ({fixed[0]} cannot change during a run)" if fixed else "")
             )
         if differing and choice == "state":
             self._take(theirs)
@@ -387,19 +387,19 @@ class Session:
         (_, rank, workers), x, start = self.place, state["x"], self._live.start
         alone = "load only the model and the optimizer, before deploy"
         for what, theirs, mine, remedy in (
-            ("version", state["version"], VERSION, "go on with the Paceline that saved it"),
+            ("version", state["version"], VERSION, "continue with the Paceline that saved it"),
             ("number of processes", state["workers"], workers, f"start as many, or {alone}"),
-            ("process", state["rank"], rank, "load each process's own"),
+            ("process", state["rank"], rank, "load every process's own state"),
             ("program", state["program"], self.plan.program.name,
              f'deploy state["plan"], or {alone}'),
             ("model", f"{len(x)} of {x.dtype}", f"{len(start)} of {start.dtype}",
-             "load it with the model that was trained"),
+             "load it with the trained model"),
         ):  # fmt: skip
             if theirs != mine:
                 raise InputError(f"state: its {what} is {theirs}, here it is {mine}; {remedy}")
 
     def _resume(self, state: Mapping[str, Any]) -> None:
-        """Let a program that has not begun begin from a state."""
+        """Let a program that has not started begin from a state."""
         self._node.restore({**state, "x": state["x"].to(self._live.start.device, copy=True)})
         self._live.vector = None
         self._begin()
@@ -409,7 +409,7 @@ class Session:
         self._since, self._waited = nan, self._node.waited
 
     def close(self) -> None:
-        """Complete what is under way, once every process has called this."""
+        """Complete everything under way, once every process has called this."""
         if not self._closed:
             self._closed = True
             self._live.leave()
@@ -432,14 +432,14 @@ class Session:
     def __exit__(self, kind: Any, error: Any, *_: object) -> None:
         if kind is None:
             self.close()
-        else:  # others must notice that this process is gone
+        else:  # the others must notice that this process is gone
             self._coroutine.close()
             self._live.leave()
             self._transport.fail(repr(error))
 
 
 class Listed:
-    """A codec that lists the channels it opens for a node, whose state a checkpoint saves."""
+    """A codec that lists its channels for a node, so that a checkpoint saves their state."""
 
     def __init__(self, codec: Any, node: AttachedNode) -> None:
         self._codec, self._node = codec, node
@@ -464,17 +464,16 @@ def deploy(  # noqa: PLR0913
 ) -> Session:
     """Attach a program to a training loop: `session.step()` replaces each step.
 
-    Every process calls this with its model and optimizer, and goes on from rank 0's model. `plan`:
-    a run folder, of which the pick is taken, an [[algorithm]] table, or a program's name, whose
-    `parameters` follow. `adapt`: whether a controller changes period, delay or codec level where
-    another is now better, or its policy: "model" (as True), or "fixed", which only says so; it
-    needs a run folder, whose prediction it compares the run with. `seed`: of the random
-    numbers that codecs and graphs draw. `timeout`: seconds after which a process that does not
-    answer is given up. Raises InputError.
+    Every process calls this with its model and optimizer, and starts from rank 0's model. `plan`: a
+    run folder (its pick), an [[algorithm]] table, or a program's name with `parameters`. `adapt`:
+    whether a controller changes period, delay or codec level when another is now better. It may
+    also name the policy: "model" (like True), or "fixed", which only reports. It needs a run
+    folder, with whose prediction it compares the run. `seed`: for random numbers of codecs and
+    graphs. `timeout`: seconds after which a silent process counts as failed. Raises InputError.
     """
     folder = Path(plan) if isinstance(plan, str | Path) else None
     if adapt and (folder is None or not folder.is_dir()):
-        raise InputError("adapt: only a pick with a prediction; name a run folder")
+        raise InputError("adapt: needs a pick with a prediction; name a run folder")
     session = Session(model, optimizer, plan, Options(parameters, seed, timeout))
     if adapt and folder:
         from .steering.attach import controller

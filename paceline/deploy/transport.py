@@ -1,4 +1,4 @@
-"""Connections between the user's processes: those of `validate`, on a network as it is."""
+"""Connect the user's processes like those of `validate`, over the real network."""
 
 import os
 import threading
@@ -23,11 +23,11 @@ from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
 _torch: Any = dist
-_numbers = count()  # of this process's transports: every process opens them in one order
+_numbers = count()  # counts this process's transports: all processes open them in the same order
 
 
 class OpenNetwork(RealNetwork):
-    """The network that there is; `bytes`: payloads that this rank has given to it."""
+    """The real network; `bytes`: payloads that this rank has sent."""
 
     def __init__(self) -> None:
         self.bytes = 0.0
@@ -40,8 +40,8 @@ class OpenNetwork(RealNetwork):
 def place() -> tuple[Any, int, int]:
     """Return the processes' store, this process's rank, and their number.
 
-    torch.distributed is set up by the launcher's environment if it is not yet; a process that no
-    launcher has started is alone.
+    torch.distributed is initialised from the launcher's environment if necessary; a process without
+    a launcher is alone.
     """
     if not dist.is_initialized():
         if "WORLD_SIZE" not in os.environ:
@@ -52,14 +52,14 @@ def place() -> tuple[Any, int, int]:
 
 
 class Transport(Connections):
-    """What one process reaches the others by.
+    """One process's connections to the others.
 
-    `start`: a vector as long as those that travel, which is not kept; `gossips`: whether messages
-    are sent; `timeout`: seconds after which a process that does not answer is given up. `step`:
-    this process's last; `failed`: whether it, or another, cannot go on.
+    `start`: a vector as long as those that are sent, which is not stored; `gossips`: whether
+    messages are sent; `timeout`: seconds after which a silent process counts as failed. `step`:
+    this process's last step; `failed`: whether any process cannot continue.
 
-    A process writes to the store what the others may wait for in vain: that it has failed, or that
-    it is in a meeting. Who waits looks there, and raises RunError where no answer can come.
+    A process writes to the store that it has failed, or that it is in a meeting, so that others do
+    not wait in vain. A waiting process looks there, and raises RunError if no answer can come.
     """
 
     network: OpenNetwork
@@ -71,7 +71,7 @@ class Transport(Connections):
     ) -> None:
         store, rank, self.workers = where
         store, clock = rendezvous.sub_store(store, f"paceline {next(_numbers)}"), Clock()
-        clock.begin(time.monotonic())  # a mailbox holds what comes before
+        clock.begin(time.monotonic())  # a mailbox stores earlier messages
         meter = TensorMeter(start.nbytes, start.numel())
         start = start.new_zeros(1).expand(len(start))
         super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), clock), timeout)
@@ -85,17 +85,17 @@ class Transport(Connections):
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
 
     def mean(self, value: Any) -> Any:
-        """Average over all ranks, and wait."""
+        """Average a vector over all ranks, and wait."""
         handle = self.collectives.mean(value, 0)
         self.collectives.settle(handle)
         return handle.result
 
     def tell(self, numbers: Sequence[float]) -> Pending:
-        """Start giving numbers to all ranks; the result has a row of each."""
+        """Start sending numbers to all ranks; the result has one row per rank."""
         return tell(self.flags, numbers, self.team.finish)
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give all ranks the values that rank 0 has."""
+        """Send rank 0's values to all ranks."""
         for tensor in tensors:
             # bytes, so that the sum with zeros is exact for every dtype
             values = tensor.detach().reshape(-1).view(torch.uint8)
@@ -106,7 +106,7 @@ class Transport(Connections):
     def meet(self, what: str, settings: Any = None) -> None:
         """Wait until all processes do this after the same step, under the same settings.
 
-        Raises RunError, on all processes, where they do not.
+        Raises RunError on all processes if they do not.
         """
         self._meetings += 1
         alike, doing = str(crc32(repr((what, settings)).encode())), f"process {self.rank} {what}"
@@ -115,20 +115,20 @@ class Transport(Connections):
         if first[0] != str(self.step):
             raise self._uneven(first)
         if first[2] != alike:
-            raise RunError(f"{first[3]}, {doing}: all have to do the same, under the same settings")
+            raise RunError(f"{first[3]}, {doing}: all must do the same, with the same settings")
         tell(self._meeting, [0.0], self.team.finish).wait()
 
     def _uneven(self, first: Sequence[str]) -> RunError:
         return RunError(
             f"{first[3]} after step {first[0]}, process {self.rank} is at step {self.step}: all "
-            "have to do that, after the same step; give all as many batches (drop_last)"
+            "must do that after the same step; give all equally many batches (drop_last)"
         )
 
     def fail(self, why: object) -> None:
-        """Tell the other processes that this one cannot go on; the first reason counts.
+        """Tell the other processes that this one cannot continue; the first reason counts.
 
-        It leaves the groups, so that what they wait for fails there. A group with a collective
-        under way ends only once the others have left it, too, on a thread that waits for that.
+        It leaves the groups, so that the others' waits fail. A group with a collective under way
+        ends only once the others have also left it, so a thread waits for that.
         """
         if self.workers == 1 or self.failed:
             return
@@ -143,7 +143,7 @@ class Transport(Connections):
             threading.Thread(target=id, args=(groups.pop(),)).start()
 
     def look(self) -> None:
-        """Raise RunError if what this process waits for cannot come."""
+        """Raise RunError if this process waits for something that cannot arrive."""
         if self.failed or self.store.check(["failed"]):
             raise RunError(self.lost())
         if self.store.check([key := f"meeting {self._meetings + 1}"]):
@@ -152,13 +152,13 @@ class Transport(Connections):
                 raise self._uneven(first)
 
     def close(self) -> None:
-        """Complete what was begun, once all ranks have met, and end; at once if one has failed."""
+        """Complete operations once all ranks have met, and end; at once if one has failed."""
         if not self.failed:
             self.collectives.land()
             if self.mailbox is not None:
                 self.mailbox.end()
                 self.mailbox.close(self.timeout)
-            # the first rank's process may serve the store, for as long as it lasts
+            # the first rank's process may serve the store, which ends with it
             count, until = self.store.add("left", 1), time.monotonic() + self.timeout
             while not self.rank and count < self.workers and time.monotonic() < until:
                 time.sleep(rendezvous.LOOK)
@@ -166,11 +166,10 @@ class Transport(Connections):
         super().close()
 
     def lost(self) -> str:
-        """Say why another process does not answer."""
+        """Return why another process does not answer."""
         with suppress(RuntimeError):  # of a store whose process has ended
             if self.store.check(["failed"]):
                 return str(self.store.get("failed").decode())
         return (
-            f"another process has ended, or has not answered for {self.timeout:g} s; its own "
-            "output says why"
+            f"another process has ended, or has not answered for {self.timeout:g} s; see its output"
         )

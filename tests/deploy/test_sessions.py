@@ -174,7 +174,7 @@ def session_of_one_layer(plan="local-sgd", **parameters):
 
 
 @looped(("model", "optimizer", "plan", "message"), [
-    (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is none of torch's"),
+    (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is no torch optimizer"),
     (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is no torch.nn.Module"),
     (nn.Linear(4, 4), None, None, "plan: NoneType; give a run folder"),
 ])  # fmt: skip
@@ -315,7 +315,7 @@ def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
         partial(AdamW, lr=0.1),
         "momentum of SGD; use torch.optim.SGD, or another codec",
     ),
-    ({"name": "ssgd"}, LBFGS, "LBFGS computes several gradients a step"),
+    ({"name": "ssgd"}, LBFGS, "LBFGS computes several gradients per step"),
     ({"name": "local-sgd"}, partial(SGD, lr=0.1), "tau"),
     ({"name": "local-sgd", "tau": 0}, partial(SGD, lr=0.1), "plan: algorithm[0].tau = 0"),
     ({"name": "lokal-sgd", "tau": 2}, partial(SGD, lr=0.1), "local-sgd"),
@@ -334,7 +334,7 @@ class FullyShardedDataParallel(nn.Module):
 
 def test_models_that_are_no_whole_vector_are_refused():
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    with pytest.raises(InputError, match="one dtype on one device"):
+    with pytest.raises(InputError, match="one dtype and one device"):
         paceline.deploy(mixed, SGD(mixed.parameters(), 0.1), "ssgd")
     wrapped = FullyShardedDataParallel()
     wrapped.module = Net()
@@ -359,7 +359,7 @@ def test_a_pick_of_a_folder_is_deployed(tmp_path, caplog):
     for wrong in ({}, {"pick": 7}, {"algorithms": None, "pick": {"label": "quick"}}):
         changed = json.dumps(document | {"summary": wrong})
         (tmp_path / "run/run.json").write_text(changed)
-        with pytest.raises(InputError, match="not a run folder as it was written"):
+        with pytest.raises(InputError, match="not an unchanged run folder"):
             paceline.deploy(net, SGD(parameters(net), 0.1), tmp_path / "run")
 
 
@@ -461,7 +461,7 @@ def test_a_state_of_another_plan_is_loaded_as_chosen():
     assert 'settings="state"' in str(caught.value)
     assert loaded(state, "state", tau=9, outer_lr=0.5) == (6, 0.5)
     assert loaded(state, "plan", tau=9, outer_lr=0.5) == (9, 0.5)
-    with pytest.raises(InputError, match="outer_lr cannot change on the way"):
+    with pytest.raises(InputError, match="outer_lr cannot change during a run"):
         loaded(state, "plan", tau=9)
     assert loaded(state, "state", tau=9) == (6, 0.5)
     for key, value, message in (
@@ -475,13 +475,13 @@ def test_a_state_of_another_plan_is_loaded_as_chosen():
 
 def test_what_cannot_be_steered_is_refused():
     net = Net()
-    with pytest.raises(InputError, match="only a pick with a prediction"):
+    with pytest.raises(InputError, match="needs a pick with a prediction"):
         paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", adapt=True, tau=4)
     with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "ssgd") as session:
         assert session.decisions == []
         with pytest.raises(InputError, match="ssgd has no setting that can be changed"):
             session.steer(None)
-        with pytest.raises(InputError, match="tau: ssgd has no tau that can be changed"):
+        with pytest.raises(InputError, match="tau: ssgd has no tau that can change"):
             session.change(tau=2)
     codec = {"kind": "top-k", "ratio": 0.1}
     with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", tau=4, codec=codec) as it:

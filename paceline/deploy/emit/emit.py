@@ -1,8 +1,8 @@
 """Write the configuration and the code that run a pick in another framework.
 
-`targets.toml` is the one table of what runs there as here: per program, the parameters that have a
-counterpart, and the values that these may have. A parameter that it does not list is refused, so
-that none is ever dropped. It has the words for the rest, too; `templates` has the code.
+`targets.toml` lists what runs there as here: per program, the parameters with a counterpart, and
+their possible values. Other parameters are refused, so that none is ever dropped. It also has the
+words for differences; `templates` has the code.
 """
 
 import re
@@ -28,7 +28,7 @@ from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
 from . import table_of
 
-YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than train at any rate
+YOURS = "YOUR_LEARNING_RATE"  # undefined, so that the code stops there
 TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "targets.toml").read_text("utf-8")
 )
@@ -51,7 +51,7 @@ PROGRAMS: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Pick:
-    """An algorithm to run, its scenario, and `notes` on how it was chosen."""
+    """An algorithm to run, its scenario, and `notes` on the choice."""
 
     scenario: Scenario
     algorithm: Algorithm
@@ -68,8 +68,8 @@ def find(
 ) -> Pick:
     """Return the pick of a run directory, or a scenario's algorithm by its label.
 
-    `label`: may name another algorithm of a run directory; a scenario with one needs none. Raises
-    InputError where nothing was picked, or no algorithm has the label.
+    `label`: may name another algorithm of a run directory; a scenario with one algorithm needs
+    none. Raises InputError if nothing was picked, or no algorithm has the label.
     """
     if where.is_dir():
         return _of_run(where, label, overrides, allow_paths)
@@ -78,7 +78,7 @@ def find(
 
 
 def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_paths: bool) -> Pick:
-    """Return what a run directory of simulate, tune or validate picked."""
+    """Return the pick of a run directory of simulate, tune or validate."""
     (run,) = reading.read([folder])
     if "pick" not in run.document or "table" not in run.scenario:
         raise InputError(
@@ -93,7 +93,7 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
     if run.tune:
         rows = {row["label"]: row for row in run.tune["ranking"]}
         if not isinstance(rows.get(chosen, {}).get("parameters"), dict):
-            raise InputError(f"{folder}: {chosen} was not tried; tune.json has what was")
+            raise InputError(f"{folder}: {chosen} was not tried; tune.json lists the tried ones")
         table["algorithm"] = [table_of(rows[chosen])]
         overrides = [*rows[chosen].get("set", ()), *overrides]
     file = str(about["file"])
@@ -119,7 +119,7 @@ def _labelled(scenario: Scenario, label: str | None) -> Algorithm:
 
 
 def kind(piece: Any) -> str:
-    """Return a transform's or a codec's name; momentum of zero is none."""
+    """Return a transform's or a codec's name; zero momentum counts as none."""
     return "identity" if getattr(piece, "mu", None) == 0 else str(getattr(piece, "kind", piece))
 
 
@@ -148,7 +148,7 @@ def _fits(rule: Any, value: Any, pick: Pick) -> bool:
 
 
 def problems(target: str, pick: Pick) -> Iterator[str]:
-    """Say what of a pick a target would run otherwise than Paceline, or not at all."""
+    """Return the settings of a pick that a target would run differently, or not at all."""
     algorithm, words = pick.algorithm, TARGETS[target]
     name, policy = algorithm.name, pick.scenario.under(algorithm).recovery
     if name not in PROGRAMS[target]:
@@ -156,13 +156,13 @@ def problems(target: str, pick: Pick) -> Iterator[str]:
         yield f"{name}: {differs.get(name) or differs[catalogue()[name].family]}"
         return
     if pick.scenario.cluster.sampling is not None:
-        yield "cluster.sampling: a framework draws other clients than Paceline"
+        yield "cluster.sampling: frameworks draw other clients than Paceline"
     if policy.policy in ("backup", "quorum") or policy.backup:
         yield f'recovery.policy = "{policy.policy}": its means wait for all workers'
     if pick.devices > 1 and target not in ("torchft", "torchtitan"):  # replicas of many devices
         yield (
-            f"cluster.group.devices = {pick.devices}: it would start one process for each worker, "
-            "and average nothing among a worker's devices"
+            f"cluster.group.devices = {pick.devices}: it would start one process per worker, "
+            "without averaging among a worker's devices"
         )
     refused = REFUSED | words["refused"]
     for key, value in algorithm.parameters.items():
@@ -174,7 +174,7 @@ def problems(target: str, pick: Pick) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What runs a pick: `files` by name, for one `target`, and `notes`."""
+    """The `files` that run a pick on one `target`, by name, and `notes`."""
 
     target: str
     label: str
@@ -187,23 +187,23 @@ class Emitted:
         return {**version, "algorithm": self.label, "files": dict(self.files), "notes": self.notes}
 
     def save(self, folder: Path, overwrite: bool) -> None:
-        """Write the files. Raises TakenError for another content, unless `overwrite`."""
+        """Write the files. Raises TakenError if files have other contents, unless `overwrite`."""
         with store.writing(folder, "choose another --out"):
             for test in (True, False):  # test all before the first is written
                 for name, text in self.files.items():
                     write = free_file if test else store.write_free
-                    data = text.encode(errors="replace")  # names of files may hold any bytes
+                    data = text.encode(errors="replace")  # file names may contain any bytes
                     write(folder / name, data, given=True, overwrite=overwrite)
 
 
 def emit(target: str, pick: Pick) -> Emitted:
-    """Return what runs a pick. Raises InputError where it would train differently."""
+    """Return the files that run a pick. Raises InputError if it would train differently."""
     if target not in TARGETS:
         raise InputError(f"emit {target}: unknown; {nearest(target, TARGETS, 'write one of')}")
     framework, label = TARGETS[target], pick.algorithm.label
     if differences := list(problems(target, pick)):
         others = [other for other in TARGETS if not list(problems(other, pick))]
-        remedy = f"choose {' or '.join(others)}" if others else "no target of emit runs it"
+        remedy = f"choose {' or '.join(others)}" if others else "no target of emit can run it"
         first = f"emit {target}: {label}: differs from {framework['version']}:"
         lines = [first, *differences, remedy]
         raise InputError("\n  ".join(lines))
@@ -211,19 +211,19 @@ def emit(target: str, pick: Pick) -> Emitted:
     rendered = {name: _render(file, values) for name, file in framework["files"].items()}
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
-        notes.append("fragments hold whole tensors; Paceline's are equal to one number")
+        notes.append("fragments have whole tensors; Paceline's have equal numbers of entries")
     if (parts := pick.scenario.cluster.accumulation) > 1:
         notes.append(
-            f"a batch is a whole step, of {parts} micro-batches here (cluster.accumulation): sum "
-            "up their gradients before optimizer.step()"
+            f"a batch is a whole step of {parts} micro-batches (cluster.accumulation): add their "
+            "gradients before optimizer.step()"
         )
     if pick.devices > 1:
         notes.append(
             f"a worker is {pick.devices} devices: shard the model among them (FSDP), or average "
-            "their gradients; this code averages between workers alone"
+            "their gradients; this code only averages between workers"
         )
     if _rateless(pick):
-        notes.append(f"the scenario sets no learning rate: write yours in place of {YOURS}")
+        notes.append(f"the scenario sets no learning rate: replace {YOURS} by yours")
     return Emitted(target, label, rendered, tuple(notes))
 
 
@@ -234,7 +234,7 @@ def _rateless(pick: Pick) -> bool:
 
 
 def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str, Any]:
-    """Return the templates' values: parameters, as Python code or numbers."""
+    """Return values for the templates: parameters as Python code or numbers."""
     parameters = pick.algorithm.parameters
     rate = parameters["lr"]
     plain = {
@@ -268,12 +268,12 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
 def _constructor(
     optimizers: Mapping[str, str], transform: Any, lr: Any, of: str = "model.parameters()"
 ) -> str:
-    """Return the call that makes a transform's optimizer; empty where there is none."""
+    """Return the call that makes a transform's optimizer; empty without one."""
     return optimizers.get(kind(transform), "").format(of=of, lr=lr, **_numbers(transform))
 
 
 def _comment(text: str) -> str:
-    """Return text that stays on its line, so that none of it becomes code."""
+    """Return text on a single line, so that none of it becomes code."""
     return visible(" ".join(text.split()))
 
 
@@ -284,7 +284,7 @@ def _numbers(piece: Any) -> dict[str, Any]:
 def _render(name: str, values: Mapping[str, Any]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(  # of code, so that nothing is escaped
+    environment = Environment(  # the templates are code, so nothing is escaped
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,6 +1,6 @@
 """Watch a deployed run through its telemetry, and steer its period, delay and codec.
 
-`attach` joins a `controller` to a session. A `policy` decides from `inputs` (times as they are now,
-each a `Level`) and an `outlook` (what is left of the run under each setting); `watch` says when the
-run has left its prediction. Nothing here imports torch.
+`attach` connects a controller to a session. In `policies`, a model decides from `inputs` (current
+times, each a `Level`) and an `outlook` (the rest of the run under every setting), and a watch
+reports when the run leaves its prediction. Nothing here imports torch.
 """

@@ -1,4 +1,4 @@
-"""Steer a session: what its ranks exchange, and the controller that a run folder makes."""
+"""Steer a session: exchange data between ranks, and make its controller."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,13 +25,13 @@ from .outlook import Outlook, configured
 from .policies import Controller, Model, Prediction, Watch
 from .telemetry import Settings, StepRecord, Telemetry, numbers, settings
 
-POWERS = [2**n for n in range(10)]  # steps that are tried: those around the pick's
+POWERS = [2**n for n in range(10)]  # powers of two to try around the pick's number
 AROUND = 4
-SEEDS = 3  # of the prediction of a pick of tune
-EVERY = 16  # steps between two talks of the ranks, at least
-PAUSE = 20  # times the median step: the loop did something else, such as an evaluation
-LONGER = 3  # steps of the simulated curves over those of the pick
-BAND = 1.1  # factor by which a loss may leave those of all seeds, or the law
+SEEDS = 3  # seeds for the prediction of a pick of tune
+EVERY = 16  # fewest steps between two exchanges of the ranks
+PAUSE = 20  # times the median step: above, the loop did something else, such as an evaluation
+LONGER = 3  # ratio of the simulated curves' steps to the pick's
+BAND = 1.1  # factor by which a loss may differ from those of all seeds, or from the law
 
 
 def controller(
@@ -42,11 +42,11 @@ def controller(
 ) -> Controller:
     """Make the controller for the pick of a run folder of simulate or tune.
 
-    `policy`: "fixed" only says what would be best, "model" changes to it. `workers`: of the run,
-    which must be those of the prediction. `parameters`: those that replace the pick's; `label`
-    among them names another algorithm. A pick of tune, or one with other parameters, is simulated
-    again, for its prediction. Raises InputError where it has no setting to change, or nothing says
-    what one costs.
+    `policy`: "fixed" only reports the best settings, "model" changes to them. `workers`: the number
+    of the run, which must equal the prediction's. `parameters`: replace the pick's; `label` among
+    them names another algorithm. A pick of tune, or one with other parameters, is simulated again
+    for its prediction. Raises InputError if no setting can change, or if the scenario has no loss
+    to judge one.
     """
     if policy not in ("fixed", "model"):
         raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, model")
@@ -61,12 +61,12 @@ def controller(
         raise InputError(f"{folder}: adapt: {label} has no setting to change")
     if isinstance(scenario.objective, NoObjective):
         raise InputError(
-            f"{folder}: adapt: without [objective] nothing says what a setting costs; add one, and "
+            f"{folder}: adapt: without [objective] the cost of a setting is unknown; add one, and "
             "simulate again"
         )
     if workers not in (None, predicted := scenario.cluster.workers):
         raise InputError(
-            f"{folder}: adapt: it predicts {predicted} workers, and {workers} processes are here; "
+            f"{folder}: adapt: it predicts {predicted} workers, but there are {workers} processes; "
             f"start {predicted}, or simulate with cluster.workers = {workers}"
         )
     if given or (Path(folder) / "tune.json").is_file():
@@ -93,10 +93,10 @@ def controller(
 def loss_interval(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
 ) -> Callable[[int], tuple[float, float]]:
-    """Return the interval in which a measured loss is expected, by the steps done before.
+    """Return the interval in which a measured loss is expected, by number of steps.
 
-    That of the law at that step; without a law, between the evaluations before and after it. It is
-    `BAND` wide at least, and has the losses of all runs.
+    It is the law's interval at that step; without a law, it lies between the neighbouring
+    evaluations. It is at least `BAND` wide, and contains the losses of all runs.
     """
     curves = [(np.array(run.curve["step"]), np.array(run.curve["loss"])) for run in runs]
     if not isinstance(scenario.objective, LearningCurve):
@@ -121,9 +121,7 @@ def loss_interval(
 
 
 def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
-    """Return the settings to try: the present, then those in which one number differs by powers of
-    two, the nearest first, as they are simulated in that order.
-    """
+    """Return the settings to try: the current ones, then near ones, in which one number differs."""
     values = numbers(settings)
     by_distance: dict[float, list[Settings]] = {0.0: [settings]}
     for place, value in enumerate(values):
@@ -131,7 +129,7 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
         for n in POWERS if whole else [value * 2.0**n for n in range(-4, 3)]:
             if base / AROUND**2 <= n <= base * AROUND and n != value:
                 tried = numbers(settings, [*values[:place], n, *values[place + 1 :]])
-                with suppress(ValidationError):  # above what the codec may have
+                with suppress(ValidationError):  # above the codec's limit
                     given = configured(algorithm, tried).parameters
                     if tried.get("overlap", given.get("overlap", 0)) < tried.get("tau", np.inf):
                         by_distance.setdefault(abs(np.log(n / base)), []).append(tried)
@@ -139,10 +137,10 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
 
 
 class Steering:
-    """Steers a session: every rank calls `after` at the end of each step.
+    """The steering of a session; every rank calls `after` at the end of every step.
 
-    The ranks talk when a mean is started and `EVERY` steps have passed: all share their times, rank
-    0, which alone has a `controller`, decides, and all change to its settings.
+    The ranks communicate when a mean starts and `EVERY` steps have passed. All share their times;
+    rank 0, which alone has a `controller`, decides, and all change to its settings.
     """
 
     def __init__(self, controller: Controller | None) -> None:
@@ -151,7 +149,7 @@ class Steering:
         self._clock, self._failed = 0.0, False
 
     def after(self, session: Any) -> list[str]:
-        """Take in the last step of a `Session`; return what is to be said."""
+        """Record the last step of a `Session`; return messages for the user."""
         records, controller = self._records, self.controller
         records.append(session.telemetry[-1])
         if not records[-1].bytes or len(records) < EVERY:
@@ -161,9 +159,9 @@ class Steering:
             controller.settings = now
             try:
                 news = controller.observe(self._record(records, shared))
-            except Exception as error:  # training goes on without it
+            except Exception as error:  # training continues without it
                 self._failed = True
-                news = [f"adapt: the controller has failed and is off: {error!r}"]
+                news = [f"adapt: the controller failed and is now off: {error!r}"]
         self._records = []
         wanted = now if controller is None or self._failed else controller.settings
         agreed = numbers(now, session.share(numbers(wanted))[0])
@@ -172,7 +170,7 @@ class Steering:
         return news
 
     def _times(self, records: Sequence[StepRecord]) -> list[float]:
-        """Return clock, seconds per step, first loss, and seconds of each mean."""
+        """Return clock, seconds per step, first loss, and seconds of every mean."""
         computing = [record.computing for record in records if record.computing == record.computing]
         self._clock += sum(computing) + sum(record.waiting for record in records)
         usual = np.median(computing) if computing else nan
@@ -183,7 +181,7 @@ class Steering:
         return [self._clock, mean, loss, *took]
 
     def _record(self, records: Sequence[StepRecord], shared: list[list[float]]) -> Telemetry:
-        """Make the record: an average takes what it took the rank that started it last."""
+        """Make the record; an average's time is that of the rank that started it last."""
         ranks = np.array(shared)
         clock, _, loss = ranks[:, :3].mean(axis=0)
         took = ranks[:, 3:].min(axis=0)

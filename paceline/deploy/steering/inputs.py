@@ -1,4 +1,4 @@
-"""What a run's seconds per step consist of, fitted to telemetry: workers' steps, and averages."""
+"""Estimate the inputs of a run's step time from telemetry: workers' steps, averages."""
 
 from math import exp, hypot, log
 
@@ -17,19 +17,20 @@ from .telemetry import Settings, Telemetry, period
 # relative spread of one observation of any weight, as clocks are no better; standard errors between
 # two means that chance does not explain; the smallest change that matters to a decision.
 MEMORY, PRIOR, LEAST, CLEAR, RELEVANT = 64, 6.0, 0.01, 5.0, log(1.05)
-AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary
+AVERAGE_SPREAD = 0.05  # of one average, at first: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers
 MINOR = 0.1  # share of the largest cause below which another is not mentioned
 
 
 class Level:
-    """Estimate the mean of a positive quantity since the last change that its record shows.
+    """Estimate the mean of a positive quantity since the last change in its record.
 
     Each observation is a mean over `weight` draws. A change is the split of the record whose two
-    means differ most in standard errors (a generalised likelihood ratio test on the logarithm;
-    Basseville and Nikiforov, Detection of Abrupt Changes, section 2.4), if that is `CLEAR`; all
-    before it is forgotten. `spread` is the relative standard deviation of one draw, at first as
-    expected, then from differences of neighbours, which a change moves once.
+    means differ most in standard errors, if by `CLEAR` (a generalised likelihood ratio test on the
+    logarithm; Basseville and Nikiforov, Detection of Abrupt Changes, section 2.4). Earlier
+    observations are forgotten. `spread` is the relative standard deviation of one draw. It begins
+    at the expected value, then follows from differences of neighbours, of which a change affects
+    only one.
     """
 
     def __init__(self, spread: float) -> None:
@@ -38,7 +39,7 @@ class Level:
         self._weights: list[float] = []
 
     def add(self, value: float, weight: float = 1.0) -> None:
-        """Take in an observation."""
+        """Add an observation."""
         value = max(value, 1e-12)
         if self._values:
             apart = log(value / self._values[-1]) ** 2 / (1 / weight + 1 / self._weights[-1])
@@ -61,7 +62,7 @@ class Level:
 
     @property
     def known(self) -> bool:
-        """Return whether anything was observed."""
+        """Return whether there is any observation."""
         return bool(self._values)
 
     @property
@@ -95,10 +96,10 @@ class Inputs:
             for spread, mean in zip(spreads, self.predicted, strict=True)
         ]
         self.averages = Level(AVERAGE_SPREAD)
-        self._step_times: dict[int, float] = {}  # `_slowest` of each period, until the next round
+        self._step_times: dict[int, float] = {}  # results of `_slowest`, until the next round
 
     def add(self, record: Telemetry) -> None:
-        """Take in a round."""
+        """Add a round."""
         self._step_times = {}
         for level, seconds in zip(self.compute, record.compute, strict=True):
             level.add(seconds, record.steps)
@@ -106,7 +107,7 @@ class Inputs:
             self.averages.add(record.average / self._relative(record.bytes))
 
     def _relative(self, size: float) -> float:
-        """Return the time of an average of `size` bytes over that of the whole model."""
+        """Return the time of an average of `size` bytes, relative to the whole model's."""
         if not self.average or not self._model_bytes:
             return 1.0
         seconds = self.latency + (self.average - self.latency) * size / self._model_bytes
@@ -114,15 +115,15 @@ class Inputs:
 
     @property
     def known(self) -> bool:
-        """Return whether each input was observed."""
+        """Return whether every input was observed."""
         return self.averages.known and all(level.known for level in self.compute)
 
     def state(self) -> tuple[tuple[float, float], ...]:
-        """Return logarithm and error of each input: the workers, then the average."""
+        """Return logarithm and error of every input: the workers', then the average's."""
         return tuple((log(level.mean), level.error) for level in (*self.compute, self.averages))
 
     def left(self, since: tuple[tuple[float, float], ...]) -> bool:
-        """Tell whether an input has left a former `state` by more than chance."""
+        """Return whether an input differs from a former `state` by more than chance."""
         moved = ((*now, *was) for now, was in zip(self.state(), since, strict=True))
         return any(abs(x - y) > max(RELEVANT, 3 * hypot(dx, dy)) for x, dx, y, dy in moved)
 
@@ -134,11 +135,11 @@ class Inputs:
         compute: float = 1.0,
         average: float = 1.0,
     ) -> float:
-        """Return expected seconds per step of a program with these settings (theory).
+        """Return the expected seconds per step of a program with these settings (theory).
 
         `size`: bytes of one average; `compute`, `average`: factors of these times. Averages that
-        overlap training follow the closed form of DTS, with latency's share of one as predicted;
-        those that block it AdaComm's Theorem 1.
+        overlap training follow the closed form of DTS, with the predicted share of latency;
+        blocking averages follow AdaComm's Theorem 1.
         """
         tau = period(settings)
         took = average * self.averages.mean * self._relative(size)
@@ -150,13 +151,14 @@ class Inputs:
         if not delay:
             return step + took / between
         share = self.latency / (self._relative(size) * self.average) if self.average else 0.0
-        hidden = took * share  # for whose end no other mean waits
+        hidden = took * share  # no other mean waits for its end
         return theory.delayed_seconds_per_step(step, took - hidden, hidden, delay, between)
 
     def _slowest(self, tau: int) -> float:
         """Return seconds per step of the slowest worker over `tau` steps.
 
-        Kept until the next round: its quadrature is all that a decision costs, while ranks wait.
+        It is cached until the next round, because its quadrature takes most of a decision, while
+        ranks wait.
         """
         if tau not in self._step_times:
             laws = [
@@ -167,10 +169,10 @@ class Inputs:
         return self._step_times[tau]
 
     def causes(self, tau: int = 1) -> list[str]:
-        """Name the inputs that left their prediction (90 %), by their weight at `tau`.
+        """Name the inputs outside their prediction (90 %), by their weight at `tau`.
 
-        Left out is what counts for less than `MINOR` of the first. Workers that are slow among the
-        others are stragglers; a change that most share is one of computing.
+        Causes below `MINOR` of the first are left out. Workers slower than the others are
+        stragglers; a change that most workers share is a change of computing.
         """
         ratios = [level.mean / was for level, was in zip(self.compute, self.predicted, strict=True)]
         middle = sorted(ratios)[(len(ratios) - 1) // 2]

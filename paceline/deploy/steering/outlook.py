@@ -1,4 +1,4 @@
-"""What is left of a run under each setting: its simulated loss over steps, and its step time."""
+"""Predict the rest of a run under every setting from its simulated loss and step time."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from .inputs import Inputs
 from .telemetry import Settings, Telemetry, period
 
-SEEDS = 8  # seeds that a curve is the mean of
+SEEDS = 8  # seeds in the mean of a curve
 POINTS = 250
 FOLLOW = 0.5  # weight of a round's loss against the one that the curves predict
-SAME = 0.05  # relative difference of traffic that is rounding of rounds
+SAME = 0.05  # relative difference of traffic from rounding to rounds
 
 
 def configured(algorithm: Algorithm, settings: Settings) -> Algorithm:
-    """Return an algorithm with some parameters set as a scenario would write them."""
+    """Return an algorithm with some parameters set, written as in a scenario."""
     written = {**algorithm.written, **settings}
     rate = {"lr": 1.0} if "lr" in algorithm.parameters else {}  # a law needs none
     parsed = catalogue()[algorithm.name].parse(rate | written)
@@ -33,10 +33,10 @@ def configured(algorithm: Algorithm, settings: Settings) -> Algorithm:
 
 @dataclass(frozen=True)
 class Curve:
-    """The loss of one setting over its steps: the mean over seeds, the least so far.
+    """The loss of one setting over its steps: the lowest mean over seeds so far.
 
-    Settings are compared by the steps between two losses, so that a run may go over from one
-    setting's curve to another's at its present loss.
+    Settings are compared by the steps between two losses, so that a run may change from one
+    setting's curve to another's at its current loss.
     """
 
     steps: np.ndarray
@@ -44,14 +44,14 @@ class Curve:
     traffic: float  # bytes over all links per step
 
     def at(self, loss: float) -> float:
-        """Return the step at which the loss is reached; infinite if it is not."""
+        """Return the step at which the loss is reached; infinite if never."""
         fall = -math.log(max(loss, 1e-300))
         if fall > self.falls[-1]:
             return math.inf
         return float(np.interp(fall, self.falls, self.steps))
 
     def after(self, loss: float, steps: float) -> float:
-        """Return the loss `steps` steps after `loss`; what the curve does not show stays."""
+        """Return the loss `steps` steps after `loss`; beyond the curve it stays constant."""
         begin = min(self.at(loss), float(self.steps[-1]))
         fall = float(np.interp(begin + steps, self.steps, self.falls))
         return min(loss, math.exp(-fall))
@@ -61,7 +61,7 @@ def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
     """Simulate the loss over `steps` steps."""
     evaluated = {"steps": steps, "duration": None, "evaluate_every": max(1, steps // POINTS)}
     length = scenario.run.model_copy(update=evaluated)
-    free = Network.model_validate({"latency": "0 s"})  # the loss by steps depends on no network
+    free = Network.model_validate({"latency": "0 s"})  # no effect on the loss by steps
     world = scenario.model_copy(update={"run": length, "network": free})
     runs = run_seeds(world, algorithm, range(SEEDS))
     points = min(len(run.curve["loss"]) for run in runs)
@@ -73,9 +73,9 @@ def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
 
 
 class Outlook:
-    """Predicts what is left of a run under each of the `candidates`, the first that of the pick.
+    """The predicted rest of a run under every one of `candidates`; the first is the pick's.
 
-    It simulates their `curves` of so many `steps` at once. `loss`: of the run at present.
+    It simulates their `curves` over `steps` at once. `loss`: the run's current loss.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Outlook:
         self.curves = [simulated(scenario, one, steps) for one in algorithms]
 
     def follow(self, index: int, record: Telemetry) -> None:
-        """Take in a round under candidate `index`."""
-        curve, loss = self.curves[index], record.loss  # of the model that all begin with
+        """Add a round under candidate `index`."""
+        curve, loss = self.curves[index], record.loss  # loss of the common initial model
         seen = math.isfinite(loss) and loss > 0
         if math.isnan(self.loss) and not seen:
             self.loss = curve.after(math.exp(-curve.falls[0]), record.step - record.steps)
         if not seen:
-            loss = self.loss  # as the curves predict
+            loss = self.loss  # the curves' prediction
         elif math.isfinite(self.loss):
             loss = self.loss ** (1 - FOLLOW) * loss**FOLLOW
         self.loss = curve.after(loss, record.steps)  # the loss at the end of the round
@@ -105,8 +105,8 @@ class Outlook:
     ) -> float:
         """Return a candidate's seconds to the target; without one, the loss at the end of the run.
 
-        Where steps alone end the run, the target is the loss that the pick has then.
-        `current`: the candidate that the `record` is of; `scale`: as `Inputs.step_time` has it.
+        If only steps end the run, the target is the pick's loss at the end. `current`: the
+        candidate behind `record`; `scale`: see `Inputs.step_time`.
         """
         curve, here = self.curves[index], self.curves[current]
         settings = self._parameters[index] | self.candidates[index]

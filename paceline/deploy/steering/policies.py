@@ -1,4 +1,4 @@
-"""The controller of a deployed run: a model that chooses settings, and a watch over predictions."""
+"""Control a deployed run: a model chooses settings, and a watch checks predictions."""
 
 import math
 from collections import deque
@@ -15,10 +15,10 @@ from .outlook import Outlook
 from .telemetry import Settings, Telemetry, period, written
 
 FIRST = 3  # rounds before the first decision
-GAIN = 0.03  # least expected share of the rest that a change must save
-CERTAIN = 2.0  # standard errors by which it must
-ROUNDS = 8  # whose mean loss is compared, and before which the watch is silent
-SURE = 3.0  # standard errors: with a test each round, 5 % would soon raise a false alarm
+GAIN = 0.03  # least expected share of the remaining time that a change must save
+CERTAIN = 2.0  # standard errors by which a change must save this
+ROUNDS = 8  # rounds in a compared mean loss, before which the watch is silent
+SURE = 3.0  # standard errors: with a test every round, 5 % would soon cause a false alarm
 Pair = tuple[float, float]
 
 
@@ -26,8 +26,8 @@ Pair = tuple[float, float]
 class Decision:
     """A change of settings after local step `step`, at `clock` seconds, with its reasons.
 
-    `gain`: the share of the seconds to the target (without one: of the final loss) that it is
-    expected to save; `interval`: of 90 %.
+    `gain`: the expected saving, as a share of the seconds to the target (without one, of the final
+    loss); `interval`: 90 %.
     """
 
     step: int
@@ -40,31 +40,30 @@ class Decision:
 
 
 class Model:
-    """Re-fits times, and takes the setting with which the rest of the run is shortest.
+    """A policy that fits times again, and chooses the setting with the shortest rest of the run.
 
-    It decides once all inputs are known, and again when one has left what the last decision was
-    made for; a change must be worth `GAIN`, and surely so. In a world that stays as it is no
-    decision follows the first. `best`: the best settings now, None where they are `unknown`, which
-    says why.
+    It decides once all inputs are known, and again when an input differs from that at the last
+    decision. A change must surely be worth `GAIN`. If nothing changes, no decision follows the
+    first. `best`: the best settings now, None if they are `unknown`, which gives the reason.
     """
 
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
         self.inputs, self.outlook = inputs, outlook
         self.best: Settings | None = None
-        self.unknown = "no round is over yet"
+        self.unknown = "no round has finished yet"
         self._rounds = 0
         self._decided: tuple[Pair, ...] = ()  # the inputs at the last decision
 
     @property
     def knows(self) -> bool:
-        """Return whether the last choice is for the present inputs."""
+        """Return whether the last choice was made for the current inputs."""
         return self.best is not None and not self.inputs.left(self._decided)
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
-        """Return a change of the present settings after a round; None for none."""
+        """Return a change of the current settings after a round, or None."""
         inputs, outlook = self.inputs, self.outlook
         inputs.add(record)
-        self.unknown = f"{written(settings)} was set, and not simulated"
+        self.unknown = f"{written(settings)} was set, but not simulated"
         if settings in outlook.candidates:
             current = outlook.candidates.index(settings)
             outlook.follow(current, record)
@@ -81,16 +80,16 @@ class Model:
         return decision
 
     def _doubt(self) -> str:
-        """Say why the best settings cannot be known; "" if they can."""
+        """Return why the best settings are unknown; "" if they are known."""
         doubts = {
-            f"{self._rounds} of {FIRST} rounds are over": self._rounds < FIRST,
+            f"only {self._rounds} of {FIRST} rounds have finished": self._rounds < FIRST,
             "no mean has been timed": not self.inputs.known,
             "the loss is unknown; call session.step(loss)": math.isnan(self.outlook.loss),
         }
         return next((doubt for doubt, holds in doubts.items() if holds), "")
 
     def _choice(self, current: int, record: Telemetry, reasons: Sequence[str]) -> Decision | None:
-        """Return the change that pays most, if it surely pays enough."""
+        """Return the most profitable change, if it surely pays enough."""
         outlook = self.outlook
 
         def saved(index: int, **scale: float) -> float:
@@ -118,9 +117,10 @@ class Model:
 
 
 class Prediction(NamedTuple):
-    """What was predicted of a pick: the program `family` with its `settings`.
+    """The prediction for a pick: the program `family` with its `settings`.
 
-    `step_time`: 90 % interval of its seconds per step; `loss`: that of the loss after some steps.
+    `step_time`: 90 % interval of its seconds per step; `loss`: that of the loss after a number of
+    steps.
     """
 
     family: str
@@ -130,9 +130,10 @@ class Prediction(NamedTuple):
 
 
 class Watch:
-    """Say once when a run's step time or loss has left its prediction, why, and what is best now.
+    """A watch that reports once when a run's step time or loss leaves its prediction, and why.
 
-    The pick's present step time follows from the `inputs`, which the policy feeds.
+    It names the best settings, too. The pick's current step time follows from `inputs`, which the
+    policy updates.
     """
 
     def __init__(self, prediction: Prediction, inputs: Inputs) -> None:
@@ -143,16 +144,16 @@ class Watch:
     def __call__(
         self, record: Telemetry, best: Settings | None = None, unknown: str = ""
     ) -> list[str]:
-        """Return a round's news; `best`: the best settings now, or why they are `unknown`."""
+        """Return a round's messages; `best`: the best settings now, or `unknown`: why not."""
         self._rounds += 1
         reports = {"time": self._slow(record), "loss": self._off(record)}
         news = [what for kind, what in reports.items() if what and kind not in self._reported]
         self._reported |= {kind for kind, what in reports.items() if what}
-        end = f"; what is best now is not known: {unknown}" if unknown else ""
+        end = f"; the best settings are unknown: {unknown}" if unknown else ""
         return [what + (f"; now best: {written(best)}" if best else end) for what in news]
 
     def _slow(self, record: Telemetry) -> str:
-        """Say why the step time has left its interval; "" if by chance."""
+        """Return why the step time has left its interval; "" if by chance."""
         inputs, (family, settings, predicted, _) = self._inputs, self.prediction
         if self._rounds < ROUNDS or not inputs.known or "time" in self._reported:
             return ""
@@ -176,7 +177,7 @@ class Watch:
         )
 
     def _off(self, record: Telemetry) -> str:
-        """Say that the loss has left its band; "" if that may be chance."""
+        """Return that the loss has left its band; "" if that may be chance."""
         if not record.loss > 0:
             return ""
         low, high = self.prediction.loss(record.step - record.steps)
@@ -194,10 +195,10 @@ class Watch:
 
 
 class Controller:
-    """Steers one run by telemetry, and watches it.
+    """A controller, which steers and watches one run by telemetry.
 
-    `observe` takes in each round once all ranks have agreed on its record; the session tells all
-    ranks the `settings`. Without `steers` the `log` is advice.
+    `observe` is called for every round once all ranks have agreed on its record; the session sends
+    the `settings` to all ranks. Without `steers` the `log` is only advice.
     """
 
     def __init__(
@@ -207,9 +208,9 @@ class Controller:
         self.log: list[Decision] = []
 
     def observe(self, record: Telemetry) -> list[str]:
-        """Take in a round; return what is to be said of it now, and only now."""
+        """Record a round; return new messages about it."""
         if not all(map(math.isfinite, record.compute)):
-            return []  # a rank had pauses between all its steps
+            return []  # a rank had pauses between all steps
         decision = self.policy(self.settings, record)
         if decision:
             self.log.append(decision)

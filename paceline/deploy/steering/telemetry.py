@@ -13,7 +13,7 @@ LEVELS = {
     "qsgd": "bits",
     "sparse-loco": "top",
 }
-"""The number of each codec that says how much it sends, where that may change on the way."""
+"""The number of a codec that sets how much it sends, if it may change during a run."""
 STEPS = "tau", "overlap", "period", "delay"
 Settings = dict[str, Any]
 """Steered parameters of the program by name (tau, delay, period, codec, ...), as a scenario
@@ -26,12 +26,12 @@ def period(settings: Settings) -> int:
 
 
 def written(settings: Settings) -> str:
-    """Return settings in words."""
+    """Format settings."""
     return ", ".join(f"{key} = {value}" for key, value in settings.items())
 
 
 def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
-    """Return the parameters that may change during a run, as they are `written`."""
+    """Return the parameters that may change during a run, as `written`."""
     steered: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}
     tau, codec = parameters.get("tau"), parameters.get("codec")
     if callable(tau) and not isinstance(tau, OwnPeriod):
@@ -44,13 +44,13 @@ def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Setti
 
 
 def codec_kind(settings: Settings) -> Settings:
-    """Return what stays of a codec when its level changes."""
+    """Return the part of a codec that stays when its level changes."""
     codec = settings.get("codec") or {}
     return {key: value for key, value in codec.items() if key != LEVELS[codec["kind"]]}
 
 
 def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
-    """Return the numbers that may change, in order; or the settings with `new` ones."""
+    """Return the numbers that may change, in order; given `new` ones, the settings with these."""
     codec = settings.get("codec")
     keys = [key for key in sorted(settings) if key != "codec"]
     level = codec and LEVELS[codec["kind"]]
@@ -65,11 +65,11 @@ def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
 class StepRecord(NamedTuple):
     """Telemetry of one step.
 
-    `computing` and `waiting`: seconds outside of waits for other processes, and in them;
-    `computing` is nan for a session's first step, and after `averaged`, `state_dict` and
-    `load_state_dict`, as what a loop does beside them is no part of a step. `bytes`: payloads that
-    this process gave to the network; `loss`: as the loop told it, None if it did not; `took`:
-    seconds from start to arrival of each mean that the step waited for, where they are timed.
+    `computing` and `waiting`: seconds outside and inside waits for other processes. `computing` is
+    nan for a session's first step, and after `averaged`, `state_dict` and `load_state_dict`,
+    because the loop's work around them is not part of a step. `bytes`: payloads that this process
+    sent; `loss`: the loss from the loop, or None; `took`: seconds from start to arrival of every
+    timed mean that the step waited for.
     """
 
     step: int
@@ -84,10 +84,10 @@ class StepRecord(NamedTuple):
 class Telemetry:
     """A round: the local steps up to an average, and that average. Times in seconds.
 
-    `step`: the round's last local step; `steps`: those it has; `clock`: mean over workers of the
-    time on arrival at the average. `compute`: seconds per step of each worker, without waiting;
-    `average`: from the last worker's arrival to the result, None where none has come yet; `bytes`:
-    what each worker handed to it. `loss`: of training at the round's first step, mean over
+    `step`: the round's last local step; `steps`: their number; `clock`: mean over workers of the
+    time on arrival at the average. `compute`: seconds per step of every worker, without waiting;
+    `average`: seconds from the last worker's arrival to the result, None before any result;
+    `bytes`: payload of every worker. `loss`: training loss at the round's first step, mean over
     workers (nan: none).
     """
 

@@ -242,7 +242,7 @@ def test_training_goes_on_without_a_controller_that_fails():
         raise EOFError("ended")
 
     messages, session = alone(fail)
-    assert messages == ["adapt: the controller has failed and is off: EOFError('ended')"]
+    assert messages == ["adapt: the controller failed and is now off: EOFError('ended')"]
     assert not session.changes
 
 
@@ -306,7 +306,7 @@ def test_a_label_has_its_own_settings_and_a_law_its_loss_at_every_step(tmp_path)
     assert steers.settings == steers.policy.outlook.candidates[0] == {"tau": 6}
     steers.settings = {"tau": 5}
     messages = [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
-    assert messages[0].endswith("known: tau = 5 was set, and not simulated")
+    assert messages[0].endswith("unknown: tau = 5 was set, but not simulated")
 
 
 def test_without_a_loss_the_curves_say_where_the_run_is():
