@@ -1,9 +1,9 @@
-"""Bring what is generated in docs/ up to date: `make docs`.
+"""Update the generated parts of docs/: `make docs`.
 
-    python docs/build.py [NAME ...]           parameters, results and figures (all: minutes)
-    python docs/build.py --check [NAME ...]   what is out of date? no simulation
+    python docs/build.py [NAME ...]           parameters, results and figures (all: minutes) python
+    docs/build.py --check [NAME ...]   report what is out of date, without simulation
 
-Without names, docs/reference/scenario.md, every key of a scenario, is written or checked, too.
+Without names, docs/reference/scenario.md (every key of a scenario) is also written or checked.
 
 A page, docs/programs/NAME.md, is written by hand, with equations in the code's notation:
 
@@ -22,9 +22,9 @@ A page, docs/programs/NAME.md, is written by hand, with equations in the code's 
 
 Text between two such comments is replaced; a pair may be omitted. The figures come from
 scenarios/programs/NAME.toml: NAME.png is the run's figure.png (loss against time), and
-NAME-tau.png, NAME-staleness.png and NAME-breakdown.png are tau.png and so on; only figures that
-a page shows are made. Runs are kept in runs/NAME, as by the command, and repeated only if something
-changed. In equations no backslash may stand before punctuation: Markdown would remove it.
+NAME-tau.png, NAME-staleness.png and NAME-breakdown.png are tau.png and so on; only figures that a
+page shows are made. Runs are stored in runs/NAME, as by the command, and repeated only after a
+change. In equations no backslash may precede punctuation, because Markdown would remove it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.reports import terminal
 
 DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS.parent)]  # docs/ itself is not installed
+sys.path[:0] = [str(DOCS.parent)]  # docs/ is not installed
 
 from docs import generated  # noqa: E402
 
@@ -50,7 +50,7 @@ Rows = Iterable[Sequence[str]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 1 when something is out of date, or a page lacks its program."""
+    """Run the command; return 1 if something is out of date, or a page lacks its program."""
     parser = argparse.ArgumentParser(description="Bring docs/programs/ up to date.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="programs; default: all")
     parser.add_argument("--check", action="store_true", help="change nothing, simulate nothing")
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def keys(check: bool) -> int:
-    """Write the reference of keys or, with `check`, return 1 when it is out of date."""
+    """Write the reference of keys or, with `check`, return 1 if it is out of date."""
     new = generated.scenario() + "\n"
     stale = check and KEYS.read_text("utf-8") != new
     if stale:
@@ -90,8 +90,7 @@ def filled(page: str, mark: str, text: str) -> str:
 
 
 def parameters(program: Program) -> str:
-    """Return the table of a program's parameters, in the order of its signature, and a line on its
-    recovery policies."""
+    """Return the table of a program's parameters, and a line on its recovery policies."""
     described = program.describe()
     rows = [
         (f"`{key}`", default(program, key, about["default"]), about["unit"], meaning(program, key))
@@ -103,7 +102,7 @@ def parameters(program: Program) -> str:
 
 
 def default(program: Program, key: str, value: Any) -> str:
-    """Return a default as in a scenario, or "required", or the words that describe it."""
+    """Return a default as in a scenario, or "required", or its description."""
     field = program.parameters.model_fields[key]
     if field.is_required():
         return "required"
@@ -113,7 +112,7 @@ def default(program: Program, key: str, value: Any) -> str:
 
 
 def meaning(program: Program, key: str) -> str:
-    """Return the description of a parameter, with its values where these are few."""
+    """Return the description of a parameter, with its values if they are few."""
     field = program.parameters.model_fields[key]
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = ", ".join(f"`{toml(choice)}`" for choice in choices)

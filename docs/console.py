@@ -26,7 +26,7 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
         (folder / name).write_text(text, "utf-8")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     surroundings = os.environ | {"PATH": path, "COLUMNS": "80"}
-    surroundings["DASK_LOGGING__DISTRIBUTED"] = "critical"  # a worker stopped in a heartbeat logs
+    surroundings["DASK_LOGGING__DISTRIBUTED"] = "critical"  # a stopping worker logs
     for command, _ in BLOCK.findall(page):
         ran = subprocess.run(
             command, shell=True, cwd=folder, env=surroundings, stdout=subprocess.PIPE,
@@ -34,7 +34,7 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
         )  # fmt: skip
         if ran.returncode:
             raise RuntimeError(f"{command}: exit status {ran.returncode}\n{ran.stdout}")
-        shown = PROGRESS.sub("", ran.stdout)  # of a slow machine
+        shown = PROGRESS.sub("", ran.stdout)  # progress of a slow machine
         yield "".join(line.rstrip() + "\n" for line in shown.splitlines())
 
 
@@ -45,7 +45,7 @@ def filled(page: str, wrote: list[str]) -> str:
 
 
 def main() -> None:
-    """Rewrite the outputs on the pages named on the command line."""
+    """Rewrite the outputs on the pages given on the command line."""
     for page in map(Path, sys.argv[1:]):
         text = page.read_text("utf-8")
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """The generated pages of the reference: every key of a scenario, every command.
 
-`docs/build.py` writes reference/scenario.md, so that it can be read in the repository;
-docs/hooks.py calls `commands()` when the site is built, a test `undescribed()`.
+`docs/build.py` writes reference/scenario.md, so that it can be read in the repository.
+docs/hooks.py calls `commands()` when the site is built, and a test calls `undescribed()`.
 """
 
 import re
@@ -49,10 +49,10 @@ def scenario() -> str:
     schema = json_schema()
     parts = [
         "# Scenario keys",
-        "From the schema that `paceline list schema` prints. A *time* is written with its unit, "
-        '`"300 ms"`, and so are a *size*, `"64 kB"`, a *bandwidth*, `"34 Mbit/s"`, '
+        "From the schema that `paceline list schema` prints. Write units in a *time*, "
+        '`"300 ms"`, a *size*, `"64 kB"`, a *bandwidth*, `"34 Mbit/s"`, '
         'and a *computing speed*, `"312 TFLOP/s"`. '
-        "Numbers without a unit here have the one that their description names, or none.",
+        "Other numbers have the unit in their description, or none.",
     ]
     for heading, table in sections(schema):
         head = [f"## {heading}", _first(table.get("description", ""))]
@@ -166,7 +166,7 @@ def _bounds(about: Schema) -> str:
 
 
 def _references(about: Any) -> Iterator[str]:
-    """Yield the names of the tables that are values of a key, not of those inside them."""
+    """Yield the names of the tables that are values of a key, without tables inside them."""
     if isinstance(about, dict):
         if isinstance(about.get("$ref"), str):
             yield about["$ref"].removeprefix("#/$defs/")

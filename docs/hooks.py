@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the generated part of the reference, links out of docs/, tables, equations.
+"""Hooks of mkdocs: the generated reference, links out of docs/, tables, equations.
 
 mkdocs calls `on_files`, `on_page_markdown` and `on_page_content` (mkdocs.yml names this file).
 """
@@ -15,7 +15,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT)]  # docs/ itself is not installed
+sys.path[:0] = [str(ROOT)]  # docs/ is not installed
 
 from docs import generated  # noqa: E402
 
@@ -31,7 +31,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Replace links to files outside docs/, which the site lacks, by their text."""
+    """Replace links to files outside docs/, which the site lacks, by their texts."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def words(match: re.Match[str]) -> str:

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Fit a cluster to the log of a job
 #
-# A log of steps and their seconds says how long computing takes, and what a mean costs over the
-# link that the job had. Here the logs are made up, so that the fit can be compared with the truth:
-# a step takes 100 ms in the mean, and a mean what the link needs for it.
+# A log of step times shows how long computing takes, and what a mean costs over the job's link.
+# Here the logs are invented, so that the fit can be compared with the truth: a step takes 100 ms on
+# average, and a mean takes the time of its transfers.
 
 # %%
 import csv
@@ -25,7 +25,7 @@ rng = np.random.default_rng(0)
 
 
 def write(file, tau, mbit, steps=400):
-    """Write the log of a local-sgd on two workers: a mean of 4 MB after every `tau` steps."""
+    """Write the log of local-sgd on two workers, with a mean of 4 MB after every `tau` steps."""
     seconds = 0.08 + rng.exponential(0.02, steps)
     mean = 4e6 * 8 / (mbit * 1e6) + 0.002
     seconds[tau - 1 :: tau] += mean
@@ -53,7 +53,7 @@ print(found.sentence)
 found.profile.tables["cluster"]
 
 # %% [markdown]
-# The profile predicts what no log has shown, such as another period:
+# The profile predicts unseen settings, such as another period:
 
 # %%
 found.profile.write(Path("profile.toml"))

@@ -30,7 +30,7 @@ async def slower(me, *, lr: float, first: int = 2, grow: int = 1):
 mine = {"slower": slower}
 
 # %% [markdown]
-# Beside two others on eight machines of an office, for a third of a minute:
+# Compare it with two others on eight machines of an office, for 20 seconds:
 
 # %%
 scenario = paceline.load(

@@ -47,7 +47,7 @@ scenario = paceline.load(
 )
 
 # %% [markdown]
-# A result shows itself: its answer, a table and the curves.
+# A result shows its answer, a table and the curves.
 
 # %%
 result = paceline.simulate(scenario, seeds=3)
@@ -58,7 +58,7 @@ axes = result.plot()
 axes.figure.savefig("curves.png")
 
 # %% [markdown]
-# The same for each value of a key, and the best parameters with their certainty.
+# Sweep a key, and find the best parameters and how certain they are.
 
 # %%
 periods = paceline.sweep(scenario, {"algorithm.local-sgd.tau": [2, 8, 32]}, seeds=2)

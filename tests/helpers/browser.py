@@ -1,4 +1,4 @@
-"""A headless browser for tests of pages: Chromium of the system, or playwright's own."""
+"""A headless browser for tests of pages: the system's Chromium, or playwright's."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ CLASHES = beside(__file__, "clashes.js")
 
 
 def barriers(page: Page) -> list[str]:
-    """Return what axe finds that keeps readers with a keyboard or a screen reader out."""
+    """Return axe's findings on barriers for readers with a keyboard or a screen reader."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     actual = axe.run(page).response["violations"]
     return [f"{violation['id']}: {violation['nodes'][0]['html']}" for violation in actual]
@@ -29,7 +29,7 @@ def barriers(page: Page) -> list[str]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start a browser; skip the test if none is installed, unless CI is set: then fail."""
+    """Start a browser; if none is installed, skip the test, or fail if CI is set."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
         try:
@@ -46,7 +46,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Watched:
-    """Collect a page's warnings and errors, and the addresses that it requests."""
+    """A collector of a page's warnings, errors and requested addresses."""
 
     def __init__(self, page: Page) -> None:
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""Cases that run inside one test, whose failures name the case."""
+"""Run cases inside one test, whose failures name the case."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +11,13 @@ import pytest
 
 
 def beside(file: str, name: str) -> str:
-    """Return the text of a file that lies beside a module."""
+    """Return the text of a file beside a module."""
     return Path(file).with_name(name).read_text("utf-8")
 
 
 @contextmanager
 def named(case: object) -> Iterator[None]:
-    """Add the name of a case to whatever fails inside the block."""
+    """Add the name of a case to a failure inside the block."""
     try:
         yield
     except BaseException as error:
@@ -28,8 +28,8 @@ def named(case: object) -> Iterator[None]:
 def looped(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Any], Any]:
     """Run a test for every case, in one item: `pytest.mark.parametrize` without its items.
 
-    A case has a `tmp_path` and a `monkeypatch` of its own; it shares all other fixtures. The test
-    is skipped only if every case skips it.
+    Every case has its own `tmp_path` and `monkeypatch`, and shares all other fixtures. The test is
+    skipped only if every case skips it.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
     rows = [*cases]

@@ -1,4 +1,4 @@
-"""Logs of jobs under a law of links that calibration is not told: written without the simulator."""
+"""Write logs of jobs under a hidden law of links, without the simulator."""
 
 from dataclasses import dataclass, replace
 
@@ -9,9 +9,11 @@ GIGABIT = 125e6
 
 @dataclass(frozen=True)
 class HiddenLaw:
-    """What links really give: `efficiency` of 1 Gbit/s, its change with each factor of 10, seconds
-    of set-up and of each hop in addition to its latency, and bytes per second that a host copies.
-    `unsteady`: relative standard deviation, between equal runs, of computing and of communicating.
+    """The true law of links, which calibration has to find.
+
+    `efficiency` of 1 Gbit/s, `slope`: its change per factor of 10, seconds of `setup` and of every
+    `hop` beyond latency, bytes per second that a host `copies`. `unsteady`: relative standard
+    deviations of compute times and communication between equal runs.
     """
 
     efficiency: float = 0.93
@@ -24,14 +26,14 @@ class HiddenLaw:
     unsteady: float = 0.0
 
     def collective(self, workers, size, bandwidth, latency):
-        """Seconds of a ring all-reduce of `size` bytes; `bandwidth` in bytes per second."""
+        """Return the seconds of a ring all-reduce of `size` bytes; `bandwidth` in bytes/s."""
         efficiency = self.efficiency + self.slope * np.log10(bandwidth / GIGABIT)
         volume = 2 * (workers - 1) / workers * size
         passed = volume / (bandwidth * efficiency) + volume / self.copies
         return self.setup + 2 * (workers - 1) * (latency + self.hop) + passed
 
     def steps(self, rng, *, tau, workers, size, bandwidth, latency, steps, ranks=1):
-        """Seconds of each step of the first `ranks` workers, which average every tau steps."""
+        """Return step times (s) of the first `ranks` workers, which average every tau steps."""
         shape = 1 / self.spread**2
         drawn = rng.gamma(shape, self.compute / shape, (workers, steps))
         factors = np.exp(self.unsteady * rng.standard_normal(2)) if self.unsteady else (1.0, 1.0)
@@ -44,14 +46,14 @@ class HiddenLaw:
         return actual[:ranks]
 
     def pace(self, **job):
-        """Mean seconds per step, of many steps."""
+        """Return the mean seconds per step of many steps."""
         steps = 20_000 // job["tau"] * job["tau"]
         usual = replace(self, unsteady=0.0)
         return float(usual.steps(np.random.default_rng(0), steps=steps, **job).mean())
 
 
 def drawn(rng):
-    """Return a law such as real systems have."""
+    """Draw a law like those of real systems."""
     return HiddenLaw(
         efficiency=rng.uniform(0.85, 0.98),
         slope=rng.uniform(-0.01, 0.05),

@@ -1,16 +1,16 @@
-"""A late device: tensors of the CPU behind streams that do their work as late as the rules allow.
+"""A late device: CPU tensors behind streams that work as late as the rules allow.
 
-It stands in for torch.cuda under `host.device.Accelerator`, whose own lines thus run. An operation
-is only put into the queue of the current stream; it is done when a host waits for it, and then only
-what must precede it. Until then its result is NaN. So whatever happens to be done in time on a GPU,
-without having been waited for, is not done here. Each thread belongs to a rank, with streams of its
-own, as each process has.
+It replaces torch.cuda under `host.device.Accelerator`, whose code thus runs. An operation only
+joins the queue of the current stream; when a host waits for it, only it and its predecessors run.
+Until then its result is NaN. So work that is by chance done in time on a GPU, without a wait, is
+never done here. Every thread belongs to a rank and has its own streams, like a process.
 
 A native group's collectives run on a stream of the group, in order; `wait()` makes the current
-stream wait, not the host. Where ranks start different ones, or one does not come, that is an error
-here after `PATIENCE`, which names them; on a GPU it hangs.
+stream wait, not the host. If ranks start different collectives, or one rank does not come, an error
+names them after `PATIENCE`; a GPU hangs.
 
-`late.md` cites what is imitated; mutants in tests/validate/test_late_device.py show what it finds.
+`late.md` cites the imitated behaviour; mutants in tests/validate/test_late_device.py show the
+faults that it finds.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from paceline.validate.host import device as devices
 
-PATIENCE = 60.0  # seconds; what never comes is told apart from what a busy machine delays
+PATIENCE = 60.0  # seconds after which a rank counts as missing, not delayed by a busy machine
 LOOK = 0.01  # seconds between looks at the ranks
 LOCK = threading.Condition(threading.RLock())
 ATEN: Any = torch.ops.aten
@@ -39,7 +39,7 @@ LOCAL = threading.local()
 
 
 class Stream:
-    """A queue; `done` of its entries, of which the first has number 0, have been done."""
+    """A queue of entries, numbered from 0; `done`: how many have been done."""
 
     def __init__(self, where: Any = None) -> None:
         self.home = home()
@@ -51,7 +51,7 @@ class Stream:
         return len(self.queue)
 
     def run(self, upto: int) -> None:
-        """Do the entries before number `upto`, and what they wait for."""
+        """Do the entries before number `upto`, and the work they wait for."""
         with LOCK:
             while self.done < upto:
                 entry, number = self.queue[self.done], self.done
@@ -59,7 +59,7 @@ class Stream:
                     entry.pass_by()
                 elif isinstance(entry, Collective):
                     entry.run()
-                if self.done == number:  # nobody else has done it meanwhile
+                if self.done == number:  # no other thread has done it meanwhile
                     self.queue[number] = None
                     self.done += 1
                     if callable(entry):
@@ -80,7 +80,7 @@ class Stream:
 
 
 class Event:
-    """A point of a stream. Blocking ones alone let a waiting host sleep."""
+    """A point of a stream; only blocking events let a waiting host sleep."""
 
     def __init__(self, blocking: bool = False) -> None:
         self.stream: Stream | None = None
@@ -102,8 +102,9 @@ class Event:
 
 
 class Home:
-    """What a process has: streams, `spins` (reads that nothing had waited for), and what it asked
-    of native groups: while it rehearsed, and then.
+    """The state of a process: its streams, and `spins` (reads without a wait before).
+
+    Requests to native groups: `rehearsed` during the rehearsal, `asked` later.
     """
 
     def __init__(self) -> None:
@@ -123,7 +124,7 @@ def home() -> Home:
 
 
 def current() -> Stream:
-    """Return the current stream, within a backward pass that of the forward one."""
+    """Return the current stream, or in a backward pass the stream of the forward pass."""
     if stacks := getattr(LOCAL, "stacks", ()):
         return stacks[-1]
     return (home().backward if engine_thread() else None) or home().default
@@ -134,7 +135,7 @@ def engine_thread() -> bool:
 
 
 class Device(devices.Accelerator):
-    """The product's own device, with pinned memory that cannot be read too early unnoticed."""
+    """The product's device, with pinned memory on which early reads are noticed."""
 
     def _pinned(self, like: torch.Tensor) -> torch.Tensor:
         return poisoned(torch.empty(like.shape, dtype=like.dtype))
@@ -154,7 +155,7 @@ class Raw:
 
 
 def reuse(memory: torch.Tensor, stream: Stream, uses: Any, recorded: Any) -> None:
-    """Let another tensor of the stream have memory that is freed while others still use it."""
+    """Give freed memory to another tensor of the stream, although others still use it."""
     with LOCK:
         late = [key for key, until in uses.items() if key.done < until and key not in recorded]
         if late:
@@ -168,7 +169,7 @@ def poisoned(memory: torch.Tensor) -> torch.Tensor:
 
 
 class Late(torch.Tensor):
-    """A tensor whose entries are there once its stream has been run."""
+    """A tensor whose entries exist once its stream has run."""
 
     raw: torch.Tensor
     owner: Raw
@@ -238,7 +239,7 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any], mine: list[Late]) -> 
 
 
 def later(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
-    """Queue an operation; its closure keeps memory, and not the tensors, which may be freed."""
+    """Queue an operation; its closure keeps memory but not tensors, which may be freed."""
     for leaf in tree_flatten((args, kwargs))[0]:
         use(leaf)
     args, kwargs = plain(args), plain(kwargs)
@@ -254,14 +255,14 @@ def later(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
 
 
 def use(tensor: Any) -> None:
-    """Note that the next entry of the current stream uses a tensor."""
+    """Record that the next entry of the current stream uses a tensor."""
     stream = current()
     if isinstance(tensor, Late) and tensor.owner.stream is not stream:
         tensor.owner.uses[stream] = len(stream.queue) + 1
 
 
 def read(func: Any, tensor: Late) -> torch.Tensor:
-    """Return memory as a host reads it: after its thread has spun until the stream is there."""
+    """Return memory as a host reads it, after its thread has spun until the stream is done."""
     spin(func)
     return tensor.raw
 
@@ -311,7 +312,7 @@ def wrapped(tree: Any, owner: Raw | None = None) -> Any:
 
 
 class Collective:
-    """One rank's part of a collective: `what` is done by all of them, in one order."""
+    """One rank's part of a collective; all ranks do `what` in the same order."""
 
     def __init__(self, group: "Group", number: int, what: str, give: Any, take: Any) -> None:
         self.group, self.number, self.what, self.give, self.take = group, number, what, give, take
@@ -333,7 +334,7 @@ class Collective:
                     + ", ".join(f"rank {rank}: {part.what}" for rank, part in sorted(parts.items()))
                 )
             for part in parts.values():
-                part.group.stream.run(part.number * 2 + 1)  # up to it, and not it itself
+                part.group.stream.run(part.number * 2 + 1)  # up to it, without it
             if not self.over:
                 gave = [parts[rank].give for rank in range(size)]
                 for part in parts.values():
@@ -349,7 +350,7 @@ class Work:
         self.stream, self.number, self.keep = stream, number, keep
 
     def is_completed(self) -> bool:
-        """A look lets a moment pass, in which one more operation may be done."""
+        """Let one more operation run, as time passes between two polls."""
         with LOCK:
             if self.stream.done < self.number and ready(self.stream):
                 self.stream.run(self.stream.done + 1)
@@ -374,7 +375,7 @@ NUMBERS = itertools.count()
 
 
 class Group:
-    """A communicator of threads; its collectives are entries 1, 3, 5, ... of its own stream."""
+    """A communicator of threads; its collectives are entries 1, 3, 5, ... of its stream."""
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
         self._rank, self._size, self.count = rank, size, 0
@@ -429,11 +430,11 @@ API = SimpleNamespace(
     manual_seed_all=lambda seed: None,
     get_device_properties=lambda where: SimpleNamespace(uuid=id(home())),
 )
-LIBRARY: list[Any] = []  # kept, as its operators last as long as it does
+LIBRARY: list[Any] = []  # kept, because its operators need it
 
 
 def register() -> None:
-    """Make torch know the device type "late": once in a process, and for good."""
+    """Register the device type "late" with torch, once for the whole process."""
     if LIBRARY:
         return
     backend_registration._setup_privateuseone_for_python_backend("late", API)
@@ -452,7 +453,7 @@ def register() -> None:
 
 @contextmanager
 def device(monkeypatch: Any) -> Iterator[None]:
-    """Let threads started from here belong to the rank of the thread that starts them."""
+    """Let new threads belong to the rank of the thread that starts them."""
     register()
     started, run = threading.Thread.start, torch.autograd.backward
     actual = devices.of
@@ -486,7 +487,7 @@ def device(monkeypatch: Any) -> Iterator[None]:
 
 
 def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Do work on a thread of each rank; return the results, or raise the first error."""
+    """Do work on one thread per rank; return the results, or raise the first error."""
     actual: list[Any] = [None] * count
 
     def one(rank: int) -> None:
@@ -501,7 +502,7 @@ def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         if errors := [outcome for outcome in actual if isinstance(outcome, BaseException)]:
-            raise errors[0]  # the others may wait for this rank for ever
+            raise errors[0]  # the others may wait for this rank forever
         for thread in threads:
             thread.join(LOOK)
     if errors := [outcome for outcome in actual if isinstance(outcome, BaseException)]:

@@ -1,9 +1,9 @@
-"""One lock, requirements.lock: versions and hashes of all that any target installs, in parts.
+"""Make requirements.lock: versions and hashes of everything that targets install.
 
-    python -m tests.helpers.lock FILE...       print the lock that resolved files make
+    python -m tests.helpers.lock FILE...       print the lock of resolved files
 
-Each part holds only what the parts before it lack: `core` runs Paceline, `dev` its tests, `torch`
-real training, and `tools` the other targets of the Makefile.
+Every part has only what earlier parts lack: `core` runs Paceline, `dev` its tests, `torch` real
+training, and `tools` the other targets of the Makefile.
 """
 
 import sys
@@ -13,7 +13,7 @@ LOCK = Path(__file__).parents[2] / "requirements.lock"
 
 
 def entries(text: str) -> list[str]:
-    """Split a resolved file into its requirements, each with the lines of its hashes."""
+    """Split a resolved file into requirements, each with the lines of its hashes."""
     requirements: list[str] = []
     for line in text.splitlines():
         if line.startswith(" "):
@@ -24,13 +24,13 @@ def entries(text: str) -> list[str]:
 
 
 def parts() -> dict[str, list[str]]:
-    """Read the requirements of the lock by the name of their part."""
+    """Return the requirements of the lock by name of their part."""
     sections = LOCK.read_text("utf-8").split("\n# ")
     return {name: entries(rest) for name, _, rest in (s.partition("\n") for s in sections[1:])}
 
 
 def joined(files: list[Path]) -> str:
-    """Return the text of the lock that resolved files make."""
+    """Return the text of the lock of resolved files."""
     lines = ["# Written by `make lock`: the parts of which each adds to those before."]
     seen: set[str] = set()
     for file in files:

@@ -1,4 +1,4 @@
-"""Simulated run directories that count as real ones, where tests need both in a second."""
+"""Make simulated run directories count as real ones, for fast tests."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def given_as_real(folder: Path, out: Path | None = None) -> Path:
-    """Let a run directory, or its copy in `out`, say that its runs are real; return it."""
+    """Mark the runs of a run directory, or of its copy in `out`, as real; return it."""
     if out is not None:
         folder = Path(shutil.copytree(folder, out))
     document = json.loads((folder / "run.json").read_text())

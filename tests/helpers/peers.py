@@ -1,4 +1,4 @@
-"""Reference implementations in plain PyTorch, in processes of their own, to compare runs with."""
+"""Reference implementations in plain PyTorch, in separate processes."""
 
 import os
 from collections.abc import Callable
@@ -27,12 +27,12 @@ from tests.helpers.waiting import PATIENCE
 LR, MOMENTUM, TAU, SWITCH = 0.1, 0.9, 4, 6
 ADAM = {"lr": 0.01, "weight_decay": 0.1}
 OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
-BUCKET = 1e-6  # MB: every parameter is a bucket
+BUCKET = 1e-6  # MB, so small that every parameter is a bucket
 TIMEOUT = timedelta(seconds=PATIENCE)
 START = "forkserver"  # which imports torch once, and has no threads yet
 
 Peer = Callable[[nn.Module], tuple[nn.Module, Callable[[], None]]]
-"""Map a network to the module that computes its scores, and to what each step does in the end."""
+"""Maps a network to the module that computes its scores, and to the end of every step."""
 
 
 def local_sgd(net):
@@ -48,7 +48,7 @@ def local_sgd(net):
 
 
 def local_momentum(net):
-    """The averager leaves optimisers alone: clearing their buffers is up to its user."""
+    """Average, and clear the optimizers' buffers, which the averager leaves to its user."""
     optimizer = SGD(net.parameters(), LR, MOMENTUM)
     averager = PeriodicModelAverager(TAU, warmup_steps=TAU - 1)
 
@@ -62,7 +62,7 @@ def local_momentum(net):
 
 
 def post_local_sgd(net):
-    """Gradients are averaged up to a step; then parameters now and then, but no buffers."""
+    """Average gradients up to a step, then parameters at intervals, but no buffers."""
     ddp = DistributedDataParallel(net)
     state = PostLocalSGDState(None, None, SWITCH, post_local_gradient_allreduce=False)
     ddp.register_comm_hook(state, post_localSGD_hook)
@@ -77,13 +77,13 @@ def post_local_sgd(net):
 
 
 def bucketed(net):
-    """Its first step learns in which order gradients come, with one bucket."""
+    """Average buckets; the first step, with one bucket, learns the order of gradients."""
     ddp = DistributedDataParallel(net, bucket_cap_mb=BUCKET)
     return ddp, SGD(net.parameters(), LR, MOMENTUM).step
 
 
 def torchft(net):
-    """The rule of torchft/local_sgd.py, without its manager: save_grads to save_parameters."""
+    """Apply the rule of torchft/local_sgd.py (save_grads to save_parameters), without a manager."""
     inner, outer = AdamW(net.parameters(), **ADAM), SGD(net.parameters(), **OUTER)
     original = [parameter.detach().clone() for parameter in net.parameters()]
     numbers = count(1)
@@ -113,7 +113,7 @@ def train(start: Tensor, inputs: Tensor, labels: Tensor, folder: Path) -> dict[s
 
     They start from `start` (dimension,) of an MLP, with mini-batches `inputs` (workers, steps,
     batch, 1, 8, 8) and their `labels` (workers, steps, batch). Raises
-    torch.multiprocessing.ProcessRaisedException where a process fails; none is left.
+    torch.multiprocessing.ProcessRaisedException if a process fails; none is left running.
     """
     torch.save((start, inputs, labels), folder / "lesson")
     workers = len(inputs)
@@ -149,7 +149,7 @@ def _steps(peer: Peer, start: Tensor, batches: list[tuple[Tensor, Tensor]]) -> T
 
 
 async def fed_diloco(me, *, lr: LearningRate, inner: Inner, tau: Tau) -> None:
-    """DiLoCo whose gradients are 1 in every entry on even workers, and 3 on odd ones."""
+    """Run DiLoCo with gradients of 1 in every entry on even workers, and 3 on odd ones."""
     compute = me.gradient
 
     async def gradient(x):

@@ -1,4 +1,4 @@
-"""The shared table of programs: one row each, run by every engine."""
+"""The shared table of programs, one row each, which every engine runs."""
 
 import tomllib
 from pathlib import Path
@@ -10,10 +10,10 @@ import pytest
 class Row(NamedTuple):
     """A program of the catalogue.
 
-    `variants`: parameters to run it with, beside the scenario's learning rate. `timeless`:
-    durations never change its parameters, as it reads no clock and never takes the message that
-    arrives first. `batches`: its server updates with several gradients at once, so that an
-    update need not come at a whole step.
+    `variants`: parameter sets to run, beside the scenario's learning rate. `timeless`: whether
+    durations never change its parameters, because it reads no clock and takes messages in a fixed
+    order. `batches`: whether its server updates with several gradients at once, so that updates may
+    come between whole steps.
     """
 
     name: str
@@ -29,17 +29,17 @@ TOP_K = {"kind": "top-k", "ratio": 0.4}
 
 
 def cases(rows: tuple[Row, ...] = ROWS) -> list[dict[str, Any]]:
-    """Every variant of the rows as an [[algorithm]] table."""
+    """Return every variant of the rows as an [[algorithm]] table."""
     return [{"name": row.name, **variant} for row in rows for variant in row.variants]
 
 
 def called(case: dict[str, Any]) -> str:
-    """A short name for a test of one case."""
+    """Return a short name for a test of one case."""
     return " ".join([case["name"], *(key for key in case if key != "name")])
 
 
 def varied(tables: list[dict[str, Any]] | None = None) -> list[Any]:
-    """Return cases as parameters of a test: variants but the last of a program run nightly."""
+    """Return cases as parameters of a test; all variants but a program's last run nightly."""
     early = [{"name": row.name, **variant} for row in ROWS for variant in row.variants[:-1]]
     return [
         pytest.param(case, id=called(case), marks=pytest.mark.nightly if case in early else ())

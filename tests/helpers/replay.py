@@ -1,7 +1,7 @@
-"""Run programs on the reference engine for their values alone, and replay logs of real runs.
+"""Run programs on the reference engine only for values, and replay logs of real runs.
 
-A real run logs which message came first, whether a mean was ready, what a clock said. The same
-program, given these outcomes again, must compute the same parameters.
+A real run logs which message came first, whether a mean was ready, and clock readings. The same
+program must compute the same parameters from these outcomes.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from paceline.validate.training.records import Record
 
 
 class ReplayLog(NamedTuple):
-    """One node's log of all that depended on time, from which a run can be computed again.
+    """One node's log of all outcomes that depended on time, for repeating a run.
 
-    `outcomes`: in order, those of `receive` (the sender's rank), `receive_before` (the same, or
-    None), `finished` and `clock`. `gradients`, `marks`: their numbers, up to the last snapshot.
+    `outcomes`: in order, results of `receive` (the sender's rank), `receive_before` (the same, or
+    None), `finished` and `clock`. `gradients`, `marks`: their numbers up to the last snapshot.
     """
 
     outcomes: Sequence[Any]
@@ -48,8 +48,8 @@ def run(
     seed: int,
     logs: Sequence[ReplayLog] | None = None,
 ) -> list[Vector]:
-    """Return each node's last mark, by rank; with `logs`, by rank, of the run that they tell of."""
-    if logs is not None:  # each node ends where it did
+    """Return every node's last mark, by rank; `logs`, by rank, of a run to replay."""
+    if logs is not None:  # every node ends where it ended
         endless = scenario.run.model_copy(update={"steps": None})
         scenario = scenario.model_copy(update={"run": endless})
     nodes = VirtualNode if logs is None else lambda run, rank: ReplayNode(run, rank, logs[rank])
@@ -63,7 +63,7 @@ def run(
 
 
 class Unevaluated:
-    """An objective whose loss nobody asks for."""
+    """An objective whose loss is never evaluated."""
 
     def __init__(self, objective: Any) -> None:
         self._objective = objective
@@ -77,13 +77,13 @@ class Unevaluated:
 
 @coroutine
 def for_ever(node: VirtualNode) -> Any:
-    """Wait for what never comes: the log is over."""
+    """Wait forever, because the log has ended."""
     node._run.over = True
     yield
 
 
 class ReplayNode(VirtualNode):
-    """A node that reads from its log what depended on time."""
+    """A node that reads outcomes that depended on time from its log."""
 
     def __init__(self, run: Any, rank: int, log: ReplayLog) -> None:
         super().__init__(run, rank)

@@ -1,4 +1,4 @@
-"""A slow reference for the fabric: every rate is recomputed at each event, by water-filling."""
+"""A slow reference for the fabric, which recomputes all rates by water-filling per event."""
 
 from dataclasses import dataclass
 from math import inf
@@ -100,7 +100,7 @@ class SlowFabric:
                 return None
 
     def _event(self, flow, ended):
-        """Let happen what is due; return whether messages may have followed."""
+        """Apply due events; return whether messages may have followed."""
         if not flow.flowing and flow.begins <= self.clock:
             flow.left = flow.size
         if not flow.flowing or flow.left > 1e-13 * flow.size:
@@ -132,7 +132,7 @@ class SlowFabric:
         self.clock = then
 
     def _solve(self):
-        """Raise the level of all until a cap or a line holds some back; these are settled."""
+        """Raise the level of all rates until a cap or a line limits some, which are settled."""
         flows = [flow for flow in self.flows if flow.flowing]
         left = dict(enumerate(self.capacity))
         still = set(flows)

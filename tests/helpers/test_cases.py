@@ -1,4 +1,4 @@
-"""Cases that run as one item."""
+"""Test cases that run as one item."""
 
 import pytest
 

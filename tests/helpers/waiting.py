@@ -1,4 +1,4 @@
-"""Wait for other processes as long as a busy machine needs, and no longer than that."""
+"""Wait for other processes as long as a busy machine needs."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ PATIENCE = 300.0  # seconds after which a process hangs; tests that pass never w
 def wait_until(
     happens: Callable[[], object], process: "Popen[str] | None" = None, seconds: float = PATIENCE
 ) -> None:
-    """Return once `happens()` is true; fail if it is not in time, or if `process` ends before."""
+    """Return once `happens()` is true; fail after a time limit, or if `process` ends first."""
     end = time.monotonic() + seconds
     while not happens():
         assert process is None or process.poll() is None, process.communicate()

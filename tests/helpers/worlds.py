@@ -1,4 +1,4 @@
-"""Small scenarios ("worlds") to run programs in, and recordings of the effects that they use.
+"""Small scenarios ("worlds") for running programs, and recordings of effects.
 
 A `Recorder` stands between a program and its node.
 """
@@ -37,7 +37,7 @@ def scenario(
     folder: Path = Path(),
     **tables: Any,
 ) -> Scenario:
-    """Parse a scenario; `tables` add to the ones that the other arguments make."""
+    """Parse a scenario; `tables` extend those that the other arguments make."""
     made: dict[str, Any] = {
         "model": {"parameters": 1000},
         "objective": objective,
@@ -61,9 +61,9 @@ def simulate(world: Scenario, index: int = 0, seed: int = 0, **options: Any) -> 
 class Recording:
     """The effects of every node, by rank (the server's come last).
 
-    `effects`: each effect's name and, where it has one, its subject. `marks`: marked parameters.
-    `durations`: seconds of each gradient, by the node's clock. `begun`: collectives in the order in
-    which the last worker joined them. `stall`: why the run stands still for good, if it does.
+    `effects`: every effect's name and its subject, if any. `marks`: marked parameters. `durations`:
+    seconds of every gradient, by the node's clock. `begun`: collectives in the order in which the
+    last worker joined them. `stall`: why the run stalls for good, if it does.
     """
 
     effects: list[list[tuple[Any, ...]]]
@@ -83,7 +83,7 @@ class Recording:
         return [subject for name, *subject in self.effects[rank] if name == "receive"]
 
     def schedule(self, rank: int, steps: int) -> list[tuple[Any, ...]]:
-        """Return a node's effects up to its `steps`-th gradient, and those that follow from it."""
+        """Return a node's effects before its gradient number `steps` + 1."""
         effects, computed = [], 0
         for effect in self.effects[rank]:
             computed += effect[0] in ("gradient", "loss_and_gradient", "start_backward")
@@ -94,11 +94,11 @@ class Recording:
 
 
 NOTED = {"send": 1, "count": 1, "discard": 0, "work": 0, "clock": 0}
-"""How many of its arguments are noted of an effect that is noted as it is called."""
+"""Number of recorded arguments of effects that are recorded at the call."""
 
 
 class Recorder:
-    """A node that notes what its program does with it. Handles become (name, handle)."""
+    """A node that records its program's effects. Handles become (name, handle)."""
 
     def __init__(self, node: Node, recording: Recording) -> None:
         self._node, self._recording = node, recording
@@ -195,7 +195,7 @@ class Recorder:
         self._node.mark(x)
 
     def leap(self, transform):
-        """Take every step, so that it is noted."""
+        """Take every step, so that it is recorded."""
 
 
 def _recorded(function: Any, recording: Recording) -> Any:

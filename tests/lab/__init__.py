@@ -1,1 +1,1 @@
-"""Programs that measure, and are no tests: each folder is a command, `python -m tests.lab.NAME`."""
+"""Programs that measure instead of test; every folder is `python -m tests.lab.NAME`."""

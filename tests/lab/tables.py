@@ -1,4 +1,4 @@
-"""Tables of docs/evidence: files of comma-separated values, which the site draws."""
+"""Write tables of docs/evidence as CSV files, which the site draws."""
 
 import csv
 import platform
@@ -11,7 +11,7 @@ from paceline.simulator.studies.execution import cores
 
 
 def write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Write a table; return the link by which a page beside it shows it."""
+    """Write a table; return the link with which a page beside it shows the table."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(head)
@@ -20,7 +20,7 @@ def write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str
 
 
 def machine(*names: str) -> str:
-    """Describe the hardware, and the versions that speed depends on."""
+    """Describe the hardware, and the versions that affect speed."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         model = next(line for line in lines if line.startswith("model name")).split(":")[1].strip()

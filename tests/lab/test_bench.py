@@ -1,4 +1,4 @@
-"""The statistics of the benchmarks: verdicts, and which rows are measured."""
+"""Test the statistics of the benchmarks: verdicts, and the choice of rows."""
 
 from tests.helpers.cases import looped
 from tests.lab.bench.__main__ import chosen

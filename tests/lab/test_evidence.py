@@ -1,4 +1,4 @@
-"""The committed curves are those of the matrix, whole, and the statistics of the scores right."""
+"""Test that the committed curves are complete, and the statistics of scores right."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_programs_of_a_seed_begin_alike_and_seeds_differ():
 def test_orders_and_times_by_hand():
     inf = math.inf
     real = [1.0, 1.01, 2.0, inf]
-    # 1 and 1.01 are not told apart, and 2 is predicted to come before 1.01
+    # 1 and 1.01 count as equal, and 2 is predicted to come before 1.01
     assert [*curves.agreement(real, [1.0, 1.5, 1.2, inf])] == [1, 1, -1, 1, 1]
     assert [*curves.agreement([inf, 3.0], [inf, inf])] == [0]
     curve = np.array([[0, 0, 4.0], [1, 10, 2.0], [2, 20, 2.5], [3, 30, 1.0]])

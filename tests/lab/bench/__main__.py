@@ -33,12 +33,12 @@ the verdict is "unclear". Rows without an aim are for information.
 
 
 def chosen(part: str, row: str, names: Sequence[str]) -> bool:
-    """Whether a row is to be measured: all are where there are no names."""
+    """Return whether to measure a row; without names, all are measured."""
     return not names or any(name == part or name.lower() in row.lower() for name in names)
 
 
 def main(names: Sequence[str]) -> int:
-    """Measure and return the exit status."""
+    """Measure, and return the exit status."""
     verdicts, page = [], [INTRODUCTION.format(machine=tables.machine("numpy", "simpy", "numba"))]
     for part in PARTS:
         name, title, rows = part.__name__, (part.__doc__ or "").rstrip("."), []

@@ -1,4 +1,4 @@
-"""Measure two pieces of work in turn and judge the ratio of their rates against an aim."""
+"""Measure two pieces of work in turn, and compare the ratio of their rates to an aim."""
 
 import statistics
 import time
@@ -9,16 +9,16 @@ from math import inf
 import numpy as np
 
 Rate = Callable[[], float]
-"""Measures once: millions of units per second of wall-clock time."""
+"""Function that measures once: millions of units per second of wall-clock time."""
 
 PAIRS = 7
-SHORTEST = 0.3  # seconds that one side of a pair takes at least
+SHORTEST = 0.3  # least seconds of one side of a pair
 QUARTILES = (0.25, 0.5, 0.75)
 OK, UNCLEAR, MISSED = "ok", "unclear", "MISSED"
 
 
 def rate(work: Callable[[], object], units: float) -> Rate:
-    """Return a measurement that calls `work`, of so many units, until `SHORTEST` has passed."""
+    """Return a measurement that calls `work`, of `units`, until `SHORTEST` has passed."""
 
     def measured() -> float:
         calls, begin = 0, time.perf_counter()
@@ -32,15 +32,15 @@ def rate(work: Callable[[], object], units: float) -> Rate:
 
 @dataclass(frozen=True)
 class Aim:
-    """The range that a figure should lie in; without limits it is only shown."""
+    """The range in which a figure should lie; without limits it is only shown."""
 
     least: float = -inf
     most: float = inf
 
     def verdict(self, low: float, median: float, high: float) -> str:
-        """Return MISSED only where all quartiles lie on the wrong side of the aim.
+        """Return MISSED only if all quartiles lie on the wrong side of the aim.
 
-        UNCLEAR where the median does and the others do not; nothing where there is no aim.
+        It is UNCLEAR if only the median does, and empty without an aim.
         """
         if self == NO_AIM:
             return ""
@@ -60,9 +60,9 @@ NO_AIM = Aim()
 
 @dataclass(frozen=True)
 class Row:
-    """A row to measure: our figure, theirs if there is one, and what their ratio should be.
+    """A row to measure: our figure, any peer's figure, and the aim of their ratio.
 
-    Without `theirs` the aim is that of our figure.
+    Without `theirs` the aim applies to our figure.
     """
 
     what: str
@@ -72,12 +72,12 @@ class Row:
     times: int = PAIRS
 
     def measure(self) -> list[str]:
-        """Return the cells: medians, the median and quartiles pair by pair, and the verdict."""
+        """Return the cells: medians, the median and quartiles over pairs, and the verdict."""
         if self.theirs is None:
             figures = np.quantile([self.ours() for _ in range(self.times)], QUARTILES)
             shown, ratio = [f"{figures[1]:.3g}", ""], ""
         else:
-            self.ours(), self.theirs()  # compiles what must be compiled, and fills caches
+            self.ours(), self.theirs()  # compiles code and fills caches
             pairs = [(self.ours(), self.theirs()) for _ in range(self.times)]
             figures = np.quantile([ours / theirs for ours, theirs in pairs], QUARTILES)
             shown = [f"{statistics.median(side):.2f}" for side in zip(*pairs, strict=True)]

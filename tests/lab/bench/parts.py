@@ -1,4 +1,4 @@
-"""What is measured: each function yields the rows of a part."""
+"""The parts of the benchmark; every function yields the rows of a part."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ UPDATES = 100_000
 GIVEN = {"collective": "given", "duration": "1 s", "latency": "0 s"}
 LOCAL = {"name": "local-sgd", "tau": TAU}
 WORKERS = 1024
-BLOCK, CALLS = 5000, 20  # numbers that a generator draws in one call, and calls
+BLOCK, CALLS = 5000, 20  # numbers that a generator draws per call, and number of calls
 RINGS = 1_000_000  # messages of a measurement
 
 
@@ -51,7 +51,7 @@ def steps_of(made: Scenario) -> int:
 
 
 def one_seed(made: Scenario, **options: Any) -> Rate:
-    """Return the rate of seed 0 by the reference engine: worker-steps."""
+    """Return the rate of seed 0 on the reference engine: worker-steps."""
     return rate(lambda: virtual.run(made.algorithm[0], made, 0, **options), steps_of(made))
 
 
@@ -74,7 +74,7 @@ def textbook_server(transit: float) -> Rate:
 
 
 def engine() -> Rows:
-    """The reference engine, `virtual`, one seed: against textbook SimPy."""
+    """Measure the reference engine, `virtual`, with one seed, against textbook SimPy."""
     few, many = (cluster(workers, 4000, LOCAL) for workers in (16, 256))
     what = "local SGD, 16 workers: worker-steps"
     yield Row(what, one_seed(few), textbook_local_sgd(), Aim(1.5))
@@ -93,7 +93,7 @@ def generator(
     draw: Callable[[np.random.Generator], Any],
     units: float = 1.0,
 ) -> Rate:
-    """Return the rate of generators that draw blocks and do nothing else, `units` a number."""
+    """Return the rate of generators that only draw blocks, with `units` per number."""
     generators = [make(0, Purpose.COMPUTE, rank) for rank in range(256)]
 
     def block(drawing: np.random.Generator) -> None:
@@ -110,7 +110,7 @@ def large(steps: int, sampling: str = "keyed") -> Scenario:
 
 
 def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
-    """Return the rate of local SGD on a quadratic, by one thread, with a schedule of rates."""
+    """Return the rate of local SGD on a quadratic, on one thread, with a schedule of rates."""
     lr = {"schedule": "warmup-cosine", "peak": 0.01, "steps": steps}
     made = cluster(
         4, steps, LOCAL | {"tau": tau, "momentum": momentum}, lr=lr,
@@ -120,13 +120,13 @@ def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
 
 
 def most_memory() -> float:
-    """Return the peak resident memory (MiB) of a process that makes one large run, on Linux."""
+    """Return the peak resident memory (MiB) of a process with one large run, on Linux."""
     command = [sys.executable, "-m", "tests.lab.bench.parts"]
     return int(subprocess.run(command, check=True, capture_output=True).stdout) / 1024
 
 
 def batched() -> Rows:
-    """The batched engine, 32 seeds."""
+    """Measure the batched engine with 32 seeds."""
     what = f"local SGD, {WORKERS:,} workers"
     yield Row(
         f"{what}: worker-steps, against the generator drawing one exponential number for each",
@@ -165,7 +165,7 @@ def batched() -> Rows:
 def ring(workers: int, rounds: int, differ: bool) -> float:
     """Simulate all-reduces one after another, on network cards that are equal or all different.
 
-    Return the seconds that it takes.
+    Return the seconds.
     """
     begin, end = time.perf_counter(), 0.0
     made = collectives.messages("ring", range(workers))
@@ -180,14 +180,14 @@ def ring(workers: int, rounds: int, differ: bool) -> float:
 
 
 def rate_of_rings(workers: int, differ: bool) -> Rate:
-    """Return the rate: messages, about as many whatever the number of workers."""
+    """Return the rate of messages, about equally many for any number of workers."""
     messages = 2 * workers * (workers - 1)
     rounds = round(RINGS / messages)
     return rate(lambda: ring(workers, rounds, differ), rounds * messages)
 
 
 def flows() -> Rows:
-    """Ring all-reduce in flows, every message simulated."""
+    """Measure ring all-reduces in flows, with every message simulated."""
     for differ in (False, True):
         cards = "network cards that all differ" if differ else "equal network cards"
         for workers in (64, 256):
@@ -198,7 +198,7 @@ def flows() -> Rows:
 
 
 def tuner() -> Rows:
-    """`paceline tune scenarios/quickstart.toml`."""
+    """Measure `paceline tune scenarios/quickstart.toml`."""
 
     def tuned() -> Any:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The models a SimPy textbook would write for the same clusters: what we measure ourselves against.
+"""Models that a SimPy textbook would write for the same clusters, for comparison.
 
 Processes and resources as in SimPy's own examples, drawing from `random` as they do.
 """
@@ -10,7 +10,7 @@ import simpy
 
 
 def local_sgd(workers: int, tau: int, rounds: int, duration: float) -> float:
-    """Local SGD: fresh processes and one AllOf per round. Returns simulated seconds."""
+    """Run local SGD with fresh processes and one AllOf per round; return simulated seconds."""
     env = simpy.Environment()
     draw = random.Random(0).expovariate
 
@@ -28,11 +28,11 @@ def local_sgd(workers: int, tau: int, rounds: int, duration: float) -> float:
 
 
 def parameter_server(workers: int, updates: int, transit: float, service: float) -> list[float]:
-    """Asynchronous SGD: the server is a Resource.
+    """Run asynchronous SGD, with the server as a Resource.
 
-    With `transit` zero the messages take no time and their timeouts are left out. It measures what
-    our engine does: staleness, the longest queue and, returned, the seconds that all workers
-    computed, waited and communicated.
+    With `transit` zero the messages take no time, and their timeouts are left out. Like our engine
+    it measures staleness, the longest queue and the seconds that all workers computed, waited and
+    communicated, which it returns.
     """
     env = simpy.Environment()
     server = simpy.Resource(env, capacity=1)

@@ -1,4 +1,4 @@
-"""Train the cells that are missing, or score those that there are."""
+"""Train missing cells, or score existing ones."""
 
 import argparse
 

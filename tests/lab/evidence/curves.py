@@ -1,4 +1,4 @@
-"""Curves that were trained, as a file of rows, and what is read off them."""
+"""Store trained curves as a file of rows, and compute times and orders from them."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from paceline.validate.logs import loss
 
 SHOWN = ("step", "seconds", "loss")
-CLOSE = 0.02  # relative difference of times, or of losses, below which there is no order
+CLOSE = 0.02  # relative difference of times or losses below which they count as equal
 LEVELS = 6  # losses at which times are compared
 
 Curve = np.ndarray
@@ -41,7 +41,7 @@ def stacked(curve: dict[str, Any]) -> Curve:
 
 
 def seconds(curve: Curve, level: float) -> float:
-    """Return the time to a loss, inf where it is not reached."""
+    """Return the time to a loss; inf if it is not reached."""
     first = int(np.argmax(curve[:, 2] <= level))
     if curve[first, 2] > level:
         return float("inf")
@@ -50,7 +50,7 @@ def seconds(curve: Curve, level: float) -> float:
 
 
 def agreement(real: Sequence[float], predicted: Sequence[float]) -> Iterator[float]:
-    """Yield 1 for each pair that reality separates and is in its order, -1 if in the other.
+    """Yield 1 for every pair that reality separates if the order is right, else -1.
 
     Their mean is Kendall's tau. Two infinite predictions are a tie.
     """
@@ -61,12 +61,10 @@ def agreement(real: Sequence[float], predicted: Sequence[float]) -> Iterator[flo
 
 
 def objective(runs: Iterable[Curve], folder: Path, **given: Any) -> tuple[dict[str, Any], Any]:
-    """Fit an objective to the losses of runs as `paceline fit-loss` does; return its remarks too.
+    """Fit an objective to losses of runs like `paceline fit-loss`; return it and remarks.
 
-    Args:
-        runs: What a loop logged of the baseline, a local run and so on.
-        folder: Where the logs and the fitted curve go.
-        given: Fields of `loss.Given`.
+    Args: runs: Logs of a loop: of the baseline, a local run and so on. folder: The folder for the
+    logs and the fitted curve. given: Fields of `loss.Given`.
     """
     paths = []
     for place, curve in enumerate(runs):

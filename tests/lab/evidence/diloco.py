@@ -1,8 +1,8 @@
-"""Fit the law of `objectives.learning_curve.evidence` to the losses that were published.
+"""Fit the law of `objectives.learning_curve.evidence` to published losses.
 
-`diloco_losses.csv`: Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv 2502.12996. In
-the period it is also fitted to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
-give of their sweep. `python -m tests.lab.evidence.diloco` writes the law of the package.
+`diloco_losses.csv`: Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv 2502.12996. The
+period is also fitted to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
+publish of their sweep. `python -m tests.lab.evidence.diloco` writes the law of the package.
 """
 
 import csv

@@ -1,6 +1,6 @@
-"""Runs of a small GPT, the most telling first, and how well a baseline predicts them.
+"""Runs of a small GPT, the most informative first, and predictions from a baseline.
 
-Real gradients in virtual time: the mathematics are those of a cluster's run, the clock is not.
+Gradients are real, but time is virtual: only the clock differs from a cluster's run.
 """
 
 import tempfile
@@ -45,8 +45,8 @@ def diloco(tau: int, **outer: float) -> dict[str, Any]:
     return {"name": "diloco", "tau": tau, "inner": ADAMW, **outer}
 
 
-# local-sgd's own text clears the transform's state every round, which AdamW does not survive:
-# "local" averages the models of workers that keep theirs.
+# The program local-sgd clears the transform's state every round, which breaks AdamW; "local"
+# averages the models of workers that keep theirs.
 PROGRAMS: dict[str, dict[str, Any]] = {
     "ssgd": {"name": "ssgd", "momentum": ADAMW},
     **{f"diloco {tau}": diloco(tau, outer_momentum=0.5) for tau in (2, 8, 32)},
@@ -59,7 +59,7 @@ BASELINE = Cell("ssgd", 4)
 
 
 def cells() -> Iterator[Cell]:
-    """Yield every cell, those first that say the most."""
+    """Yield every cell, the most informative first."""
     yield from (Cell("ssgd", workers) for workers in (4, 1))
     yield from (Cell(name, 4) for name in PROGRAMS if name != "ssgd")
     yield from (Cell("ssgd", workers) for workers in (8, 2))
@@ -71,10 +71,10 @@ def cells() -> Iterator[Cell]:
 def world(program: str, workers: int, objective: dict[str, Any] = GPT) -> Scenario:
     """Return the scenario of a cell.
 
-    The rate is constant after a warm-up over the first tenth, so that 20 % of a run is any run's
-    20 %. It is the best after 200 steps of 1, 2, 4, 8 times 1e-3 (asgd: 0.5, 1, 2), for four
-    workers: ssgd of one worker, ssgd, dts and local have the same one, and a lower one was no
-    better for diloco with the published outer step, whose momentum of 0.9 suits longer runs.
+    The rate is constant after a warm-up over the first tenth, so that 20 % of a run is like a
+    shorter run. It is the best after 200 steps of 1, 2, 4, 8 times 1e-3 (asgd: 0.5, 1, 2), for four
+    workers. It is the same for ssgd on one worker, ssgd, dts and local. A lower one was no better
+    for diloco with the published outer step, whose momentum of 0.9 suits longer runs.
     """
     peak = 5e-4 if program == "asgd" else 2e-3
     rate = {"schedule": "warmup-cosine", "peak": peak, "end": peak, "warmup": WARMED}
@@ -97,7 +97,7 @@ def world(program: str, workers: int, objective: dict[str, Any] = GPT) -> Scenar
 
 
 def known() -> dict[Cell, Curve]:
-    """Return the curves that there are of cells; the file also has those of other experiments."""
+    """Return the existing curves of cells; the file also has other experiments."""
     actual = {Cell(key[0], *map(int, key[1:])): curve for key, curve in curves.read(FILE).items()}
     return {cell: curve for cell, curve in actual.items() if cell.program in PROGRAMS}
 
@@ -111,7 +111,7 @@ def trained(cell: Cell) -> Curve:
 
 
 def train() -> None:
-    """Train what is missing; each curve is kept as soon as it is known."""
+    """Train missing cells; store every curve as soon as it is finished."""
     have, text = known(), load_named("python-text", None).note
     if have and text != TEXT:
         raise SystemExit(f"{text}: not the text of {FILE}; remove that file to train all anew")
@@ -122,7 +122,7 @@ def train() -> None:
 
 
 class Known(NamedTuple):
-    """What is known beside the baseline: a `part` of a local run, a run of another batch."""
+    """The data beside the baseline: a `part` of a local run, a run with another batch."""
 
     words: str
     part: float = 0.2
@@ -131,7 +131,7 @@ class Known(NamedTuple):
 
     @property
     def cells(self) -> list[Cell]:
-        """Return the runs that are known."""
+        """Return the runs in the data."""
         return [cell for cell in (BASELINE, self.local, self.second) if cell]
 
 
@@ -148,8 +148,8 @@ KNOWN = (
 class Guess(NamedTuple):
     """The prediction of a cell beside its `real` curve.
 
-    `basis`: of the penalty; `held`: whether 90 % intervals hold the last loss, and the time to each
-    loss of `levels`.
+    `basis`: of the penalty; `held`: whether 90 % intervals contain the last loss, and the times to
+    the losses `levels`.
     """
 
     real: Curve
@@ -160,9 +160,9 @@ class Guess(NamedTuple):
 
 
 def guess(cell: Cell, real: Curve, objective: dict[str, Any], levels: np.ndarray) -> Guess:
-    """Predict a cell, with the times of its own seed.
+    """Predict a cell with the times of its seed.
 
-    A loss that was not reached is reached after the end of the run.
+    A loss that was not reached counts as reached after the end of the run.
     """
     scenario = world(cell.program, cell.workers, objective)
     (algorithm,) = scenario.algorithm
@@ -181,7 +181,7 @@ def guess(cell: Cell, real: Curve, objective: dict[str, Any], levels: np.ndarray
 
 
 def score(guesses: dict[Cell, Guess], known: Known) -> list[str]:
-    """Hold predictions against the cells that they do not know; return cells of the table."""
+    """Compare predictions with cells outside their data; return cells of the table."""
     held = [actual for cell, actual in guesses.items() if cell not in known.cells]
     last = [actual.curve[-1, 2] / actual.real[-1, 2] - 1 for actual in held]
     times = [ours / real - 1 for actual in held for real, ours in actual.times
@@ -217,7 +217,7 @@ def detail(cell: Cell, found: Guess) -> list[object]:
 
 
 def residuals(guesses: dict[Cell, Guess], known: Known) -> Iterator[list[object]]:
-    """Return what predictions miss of log ratios to ssgd of as many workers, by kind and basis."""
+    """Return errors of predicted log ratios to ssgd with equal workers, by kind and basis."""
     rest: dict[tuple[str, str], list[float]] = {}
     for cell, actual in guesses.items():
         base = Cell("ssgd", cell.workers)
@@ -235,7 +235,7 @@ def residuals(guesses: dict[Cell, Guess], known: Known) -> Iterator[list[object]
 
 
 def write() -> None:
-    """Predict every cell of the first seed; put the tables into the page and beside it."""
+    """Predict every cell of the first seed; write the tables into the page and beside it."""
     real = known()
     base = real[BASELINE]
     first = np.interp(0.2 * STEPS, base[:, 0], base[:, 2])
@@ -276,7 +276,7 @@ def write() -> None:
         table(1, ["program", "workers", "basis", *losses, "error", "time to six losses"], details),
         "\nHow often 90 % intervals hold the truth:\n",
         table(2, ["known", "final loss", "times to six losses"], within),
-        "\nWhat is missed of the log of the final loss over ssgd's of as many workers:\n",
+        "\nErrors of the log of the final loss over that of ssgd with as many workers:\n",
         table(3, ["known", "program", "basis", "cells", "mean", "standard deviation",
                   "root mean square"], rest),
         MARKS[1],

@@ -1,1 +1,1 @@
-"""Predict what other people measured, from what their sources state."""
+"""Predict other people's measurements from the settings in their sources."""

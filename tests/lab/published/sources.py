@@ -1,4 +1,4 @@
-"""Scenarios of what other people measured: only what their sources state.
+"""Scenarios of other people's measurements, with only their stated settings.
 
 Each function takes a row of facts.csv and returns a scenario's table and the factor that turns its
 seconds per step into the row's value (items/s rows: the negative sign stands for its inverse).
@@ -15,7 +15,7 @@ BOX = 4  # GPUs of a node at HKBU
 
 
 class Case(NamedTuple):
-    """A scenario, and what a row measures: `factor` times its seconds per step, or the inverse."""
+    """A scenario; a row's value is `factor` times its seconds per step, or the inverse."""
 
     table: dict[str, Any]
     factor: float
@@ -44,7 +44,7 @@ CARDS = {
 
 
 def hkbu(row: Row) -> Case | None:
-    """HKBU-HPML/ddl-benchmarks: 8 nodes of 4 GPUs on PCIe 3.0 x16; its "single" rows are given."""
+    """Return HKBU-HPML/ddl-benchmarks: 8 nodes of 4 GPUs on PCIe 3.0 x16; skip "single" rows."""
     if row["method"] == "single":
         return None
     tensors, rate = MODELS[row["model"]]
@@ -58,7 +58,7 @@ def hkbu(row: Row) -> Case | None:
     network: dict[str, Any] = {**CARDS[row["link"]]}
     cluster: dict[str, Any] = {"workers": gpus, "compute": f"{batch / rate} s"}
     if method == "BSP":
-        cluster["forward_share"] = 0.999  # one fused mean: no gradient is sent before all are there
+        cluster["forward_share"] = 0.999  # one fused mean: no gradient is sent before all are ready
     served = kind == "PS" and boxes > 1
     if served:
         cluster["workers"] = boxes
@@ -93,7 +93,7 @@ def tc(row: Row) -> Case | None:
 
 
 def _shaped(link: str) -> tuple[str, str]:
-    """Return latency and rate of "5ms-2Gbit"; the cards' own are 10 Gbit/s, 0.1 ms apart."""
+    """Return latency and rate of "5ms-2Gbit"; by default cards have 10 Gbit/s, 0.1 ms apart."""
     if link == "default":
         return "100 us", "10 Gbit/s"
     delay, _, rate = link.partition("-")

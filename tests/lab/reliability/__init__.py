@@ -1,1 +1,1 @@
-"""Faults and wrong inputs, and how many of them are handled: `python -m tests.lab.reliability`."""
+"""Count how many faults and wrong inputs are handled: `python -m tests.lab.reliability`."""

@@ -1,4 +1,4 @@
-"""Run sections; keep their figures in docs/evidence/reliability.json and write the page."""
+"""Run sections; store their figures in docs/evidence/reliability.json, and write the page."""
 
 import argparse
 import importlib
@@ -16,18 +16,17 @@ from tests.lab import reliability, tables
 DOCS = Path(__file__).parents[3] / "docs" / "evidence"
 KEPT = DOCS / "reliability.json"
 PAGE = DOCS / "reliability.md"
-LONG = ("mutants",)  # what runs only when it is asked for
+LONG = ("mutants",)  # sections that run only on request
 PREFACE = """# How much is handled
 
-What has been thrown at Paceline, and how much of it was handled, as of the last run of each
-section; `make reliability` runs them, except `make mutants`, an hour. `tests/lab/reliability` has
-them, commit 80f3567f also the programs that are gone since; small versions of the same functions
-are tests.
+Faults and inputs thrown at Paceline, and how many it handled, at the last run of each section.
+`make reliability` runs them, except `make mutants`, an hour. `tests/lab/reliability` has them;
+commit 80f3567f also has programs removed since. Small versions of the same functions are tests.
 """
 
 
 def sections() -> dict[str, Any]:
-    """Return the modules of this package that measure something, by name."""
+    """Return the measuring modules of this package by name."""
     names = sorted(module.name for module in pkgutil.iter_modules(reliability.__path__))
     modules = {
         name: importlib.import_module(f"tests.lab.reliability.{name}")
@@ -38,7 +37,7 @@ def sections() -> dict[str, Any]:
 
 
 def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
-    """Run a section; return its rows, with the date, machine and versions that they depend on."""
+    """Run a section; return its rows with date, machine and versions."""
     begin = datetime.now(UTC)
     rows = module.measure(seconds)
     return {
@@ -54,7 +53,7 @@ def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
 
 
 def page(known: dict[str, dict[str, Any]]) -> str:
-    """Return the page of docs; every number on it is from docs/reliability.json."""
+    """Return the page, whose numbers all come from docs/evidence/reliability.json."""
     parts = [PREFACE, "| section | tried | handled | on |\n|---|--:|--:|---|"]
     for result in known.values():
         tried, handled = (sum(row[key] for row in result["rows"]) for key in ("tried", "handled"))

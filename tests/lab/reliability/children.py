@@ -1,4 +1,4 @@
-"""Commands in processes that start at once: forked from one that has imported everything."""
+"""Run commands in processes that start fast: forks of one with everything imported."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-# What commands need, once: their processes are forked from one that has it, and no threads.
+# Import everything once: commands are forks of this process, which has no threads.
 PRELOAD = [
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.pyplot",
     "optuna", "rich.console", "scipy.stats", "sklearn.datasets",
@@ -45,10 +45,10 @@ def run(
     file_size: int | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Ended:
-    """Run a command line in a folder; `after` seconds, and `when` it is time, `strike` its process.
+    """Run a command line in a folder; after `after` seconds, and once `when()`, `strike` it.
 
-    `file_size`: bytes beyond which no file of it may grow, as on a disk that is full; `prepare`: a
-    function of a module, called first. Its own processes have `PATIENCE` seconds to end.
+    `file_size`: the most bytes of its files, as on a full disk; `prepare`: a function of a module,
+    called first. Its child processes have `PATIENCE` seconds to end.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -81,7 +81,7 @@ def _command(
     file_size: int | None,
     prepare: Callable[[], None] | None,
 ) -> None:
-    """Run the command; this is the process that `run` starts."""
+    """Run the command, in the process that `run` starts."""
     os.setsid()
     os.chdir(folder)
     for stream, kind in enumerate(KINDS, 1):
@@ -95,12 +95,12 @@ def _command(
 
     try:
         sys.exit(paceline.command_line.run(arguments))
-    except KeyboardInterrupt:  # before it has begun
+    except KeyboardInterrupt:  # before the command begins
         sys.exit(130)
 
 
 def _left(session: int | None) -> list[int]:
-    """Return processes of a session that are still running after 60 s."""
+    """Return a session's processes that still run after 60 s."""
     deadline = time.monotonic() + 60
     while actual := [pid for pid in psutil.pids() if _session(pid) == session]:
         if time.monotonic() > deadline:
@@ -117,12 +117,12 @@ def _session(process: int) -> int | None:
 
 
 def _fifo(path: Path) -> int:
-    """Make a named pipe and open it for reading; unlike a file's, its size has no limit."""
+    """Make a named pipe and open it for reading; unlike a file, its size has no limit."""
     os.mkfifo(path)
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def _taken(end: int) -> str:
-    """Return what has been written to a pipe (64 KiB at most)."""
+    """Return the contents of a pipe (64 KiB at most)."""
     with open(end, "rb") as file:
         return (file.read() or b"").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Coverage of confidence intervals, by simulation where the truth is known."""
+"""Measure the coverage of confidence intervals in simulations with a known truth."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +25,10 @@ HOW = (
     "python -m tests.lab.reliability coverage; "
     "with fewer intervals tests/results/test_interval_coverage.py"
 )
-SEEDS = 5  # of an interval
+SEEDS = 5  # seeds of an interval
 WORKERS = 4
 LEAST = 400  # intervals
-PER_SECOND = 15  # of these, about, for all rows together
+PER_SECOND = 15  # intervals per second, roughly, for all rows together
 TARGET = 0.5
 REPLICATES = 8
 REMARKS = """\
@@ -36,7 +36,7 @@ The first six rows: five seeds each, by simulation. The time to the target is a 
 only, each the slowest of four exponential times, and so skewed.
 
 The rows by law: a run's value follows the law itself, more skewed than any sum of steps. An
-interval is right if it holds what it says it is of, the mean or the median. Where a law has no
+interval is right if it contains its quantity, the mean or the median. Where a law has no
 finite variance, as Pareto's up to alpha = 2, the median of four seeds is known with 87.5 % at
 best, and the intervals say so."""
 
@@ -44,26 +44,26 @@ Row = dict[str, Any]
 
 
 def measure(seconds: float) -> list[Row]:
-    """Return a row for each kind of interval; `seconds` buy more of them."""
+    """Return a row per kind of interval; more `seconds` give more intervals."""
     blocks = max(LEAST, int(PER_SECOND * seconds))
     simulated = [*over_seeds(blocks), *paired(blocks), calibrated(max(100, blocks // 4))]
     return [*simulated, *by_law(blocks)]
 
 
 def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
-    """Return bounds of the number of intervals that hold the truth, if each does with `share`."""
+    """Return bounds of the number of intervals that contain the truth with `share`."""
     low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
     return float(low), float(high)
 
 
 def figure2(steps: int) -> Scenario:
-    """Load AdaComm's figure 2, whose paces Theorem 1 gives, with fewer steps."""
+    """Load AdaComm's figure 2 with fewer steps; Theorem 1 gives its step times."""
     changes = [f"cluster.workers={WORKERS}", f"run.steps={steps}", "run.evaluate_every=10"]
     return load("adacomm/figure2", changes)
 
 
 def truths(world: Scenario) -> dict[str, float]:
-    """Return expected seconds per step of ssgd and of each period, by theory."""
+    """Return the expected seconds per step of ssgd and of every period, by theory."""
     found = theory(world)
     paces = {f"local-sgd tau={row['tau']}": row["seconds_per_step"] for row in found["periods"]}
     return paces | {"ssgd": found["sync_seconds_per_step"]}
@@ -76,21 +76,21 @@ def run(world: Scenario, index: int, seeds: int) -> list[Run]:
 
 
 def cut(values: Sequence[float]) -> np.ndarray:
-    """Cut values of runs into blocks of `SEEDS`: each is what one user would have run."""
+    """Cut values of runs into blocks of `SEEDS`, each like one user's seeds."""
     return np.asarray(values).reshape(-1, SEEDS)
 
 
 def row(what: str, truth: float, intervals: Sequence[Sequence[float] | None]) -> Row:
-    """Count the intervals that hold the truth."""
+    """Count the intervals that contain the truth."""
     held = sum(found is not None and found[0] <= truth <= found[1] for found in intervals)
     return {"what": what, "tried": len(intervals), "handled": held, "how": HOW}
 
 
 def over_seeds(blocks: int) -> list[Row]:
-    """Intervals of a mean over seeds: seconds per step, and the time to a target.
+    """Return rows for means over seeds: seconds per step, and the time to a target.
 
-    The loss of a quadratic without noise depends on the step alone, so that the time to a target
-    is as many steps as that takes, at ssgd's expected pace.
+    The loss of a quadratic without noise depends only on the step, so the time to a target is a
+    fixed number of steps at ssgd's expected step time.
     """
     world = figure2(20)
     runs, pace = run(world, 0, blocks * SEEDS), truths(world)["ssgd"]
@@ -117,9 +117,10 @@ def over_seeds(blocks: int) -> list[Row]:
 
 
 def paired(blocks: int) -> list[Row]:
-    """Intervals of differences between algorithms that meet the same delays, seed by seed.
+    """Return rows for differences between algorithms with equal delays, seed by seed.
 
-    As `simulate` picks (and does not separate two whose truths are equal), and as `tune` ranks.
+    One row follows the pick of `simulate` (which must not separate equals), one the ranking of
+    `tune`.
     """
     world = figure2(20)
     truth = truths(world)
@@ -139,10 +140,10 @@ def paired(blocks: int) -> list[Row]:
 
 
 def _no_better(blocks: int) -> Row:
-    """Two algorithms of the same pace in truth: the pick is undecided.
+    """Return a row for two truly equal algorithms, between which the pick is undecided.
 
-    They are two groups of seeds of one algorithm. Which one leads is chance, so the interval's one
-    end, 5 %, errs on both sides: it is undecided with 90 %.
+    They are two groups of seeds of one algorithm. Chance decides which one leads, so one end of the
+    interval, 5 %, errs on both sides: 90 % are undecided.
     """
     runs = run(figure2(20), 0, 2 * blocks * SEEDS)
     half = len(runs) // 2
@@ -156,10 +157,10 @@ def _no_better(blocks: int) -> Row:
 
 
 def calibrated(blocks: int) -> Row:
-    """90 % intervals of what a real run takes, predicted from numbers that were measured.
+    """Return rows for 90 % intervals of a real run's time, predicted from measured numbers.
 
-    In truth a step takes 1 s times each run's own factor; a profile's number is off by its standard
-    error, and says so, and runs differ by `run_to_run`.
+    A true step takes 1 s times a factor of the run; a profile's number is wrong by its stated
+    standard error, and runs differ by `run_to_run`.
     """
     error, spread = 0.05, 0.03
     random = np.random.default_rng(5)
@@ -215,7 +216,7 @@ class KnownLaw:
 
     @property
     def heavy(self) -> bool:
-        """Whether its variance is infinite, as scenarios tell by their laws."""
+        """Return whether its variance is infinite, as determined for scenarios."""
         return self.name.startswith("Pareto")
 
 
@@ -248,7 +249,7 @@ LAWS = (
 
 
 def by_law(tries: int) -> Iterator[dict[str, Any]]:
-    """Return a row for each law and number of seeds; `level`: the least that an interval claims."""
+    """Return a row per law and number of seeds; `level`: the lowest claimed level."""
     for law in LAWS:
         for seeds in (4, 8, 32):
             draws = law.draw(np.random.default_rng(11), (tries, seeds))
@@ -256,7 +257,7 @@ def by_law(tries: int) -> Iterator[dict[str, Any]]:
 
 
 def law_row(law: KnownLaw, seeds: int, found: list[intervals.Estimate]) -> dict[str, Any]:
-    """Count the intervals that hold what they are of."""
+    """Count the intervals that contain the estimated quantity."""
     held = 0
     for problem in found:
         assert problem.interval is not None

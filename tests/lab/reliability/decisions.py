@@ -1,4 +1,4 @@
-"""How often the pick is decided rightly and wrongly, by simulation where the truth is known."""
+"""Count right and wrong decisions of the pick in simulations with a known truth."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from paceline.simulator.results.order import Order, order
 
 TITLE = "Decisions: how often they are right"
 LEAST = 400  # decisions of each kind
-PER_SECOND = 30  # of these, about, for all rows together
-SHARED = 0.5  # of the variance: what a seed does to all algorithms alike
+PER_SECOND = 30  # decisions per second, roughly, for all rows together
+SHARED = 0.5  # share of the variance that a seed's effect on all algorithms has
 REMARKS = """\
 Times of algorithms are lognormal, half of their variance shared by seed. Between equals nothing can
 be decided: a decision is an error, and the first of many is a little lucky. The estimated number of
-seeds settles a comparison: one algorithm is known to be better, or both to be equivalent."""
+seeds settles a comparison: one algorithm is surely better, or both are surely equivalent."""
 HOW = (
     "python -m tests.lab.reliability decisions; with fewer decisions tests/results/test_verdict.py"
 )
@@ -24,13 +24,13 @@ Row = dict[str, Any]
 
 
 def measure(seconds: float) -> list[Row]:
-    """Return a row for each kind of decision; `seconds` buy more of them."""
+    """Return a row per kind of decision; more `seconds` give more decisions."""
     tried = max(LEAST, int(PER_SECOND * seconds))
     return [*errors(tried), power(tried), estimates(tried // 4)]
 
 
 def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
-    """Return bounds of the number of right decisions, if each is with `share`."""
+    """Return bounds of the number of decisions that are right with `share`."""
     low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
     return float(low), float(high)
 
@@ -49,7 +49,7 @@ def drawn(
 
 
 def errors(tried: int) -> list[Row]:
-    """Equal algorithms, and two equals that many others are far behind: none is the best."""
+    """Return rows for equal algorithms, alone or far ahead of others: none is best."""
     rng = np.random.default_rng(1)
     results = []
     for gaps, seeds in [
@@ -66,7 +66,7 @@ def errors(tried: int) -> list[Row]:
 
 
 def power(tried: int) -> Row:
-    """A true gap of 10 %, and noise of 2 %, with four seeds."""
+    """Return a row for a true gap of 10 % with noise of 2 % and four seeds."""
     rng = np.random.default_rng(2)
     orders = (order(drawn(rng, (0.0, 0.1, 0.15), 4, 0.02)) for _ in range(tried))
     right = sum(actual.decided and actual.best == "a0" for actual in orders)
@@ -76,7 +76,7 @@ def power(tried: int) -> Row:
 
 
 def estimates(tried: int) -> Row:
-    """Seeds are added up to the estimated number, at gaps from none to 20 %."""
+    """Return a row for seeds added up to the estimated number, at gaps of 0 to 20 %."""
     rng = np.random.default_rng(3)
     right = counted = 0
     for index in range(tried):

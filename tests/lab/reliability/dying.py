@@ -1,4 +1,4 @@
-"""Tasks and programs that end their process. Imports little: so does each process that does one."""
+"""Tasks and programs that end their process; few imports, so that processes start fast."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def does(folder: Path, number: int) -> int:
-    """A task: the third one is killed, as often as the folder says."""
+    """Do a task; the third one is killed as often as the folder says."""
     (folder / f"{number}-{time.monotonic_ns()}").touch()
     deaths = int((folder / "deaths").read_text())
     if number == 3 and len([*folder.glob("3-*")]) <= deaths:
@@ -17,6 +17,6 @@ def does(folder: Path, number: int) -> int:
 
 
 async def deadly(me: Any, *, lr: float, tau: int = 1) -> None:
-    """Ends its process."""
+    """End its process."""
     await me.gradient(me.start)
     os._exit(7)

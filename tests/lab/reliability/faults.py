@@ -1,4 +1,4 @@
-"""Commands that are killed, interrupted, or find a full disk, at random moments."""
+"""Kill or interrupt commands, or fill their disk, at random moments."""
 
 import builtins
 import errno
@@ -25,24 +25,24 @@ TITLE = "Faults"
 HOW = "python -m tests.lab.reliability faults"
 TINY = beside(__file__, "tiny.toml")
 VARY = ("--vary", "algorithm.local-sgd.tau=1,2,3,4,5,6", "--vary", "network.latency=1 ms,20 ms")
-STATUSES = {  # that a command may end with
+STATUSES = {  # statuses with which a command may end
     signal.SIGKILL: (-signal.SIGKILL,),
     signal.SIGTERM: (-signal.SIGTERM,),
-    # CPython ends by the signal itself, 130 to a shell, where it hit a text under `exec`
+    # CPython ends by the signal itself, 130 to a shell, if it hits code under `exec`
     signal.SIGINT: (130, -signal.SIGINT),
 }
 SIGNALS = (*[signal.SIGKILL] * 3, signal.SIGTERM, signal.SIGINT)
-MASKED = ("wall_seconds",)  # of documents: what is measured
+MASKED = ("wall_seconds",)  # keys of documents with measured values
 
 
 @dataclass(frozen=True)
 class Case:
-    """A command; `whole`: the file that says its directory, `out`, is complete."""
+    """A command; `whole`: the file that marks its directory, `out`, as complete."""
 
     arguments: tuple[str, ...]
     whole: str
-    kept: str  # where finished work waits
-    needs: tuple[str, ...] = ()  # a command that goes before
+    kept: str  # the folder of finished work
+    needs: tuple[str, ...] = ()  # a command to run before
 
 
 SIMULATE = ("simulate", "tiny.toml", "--engine", "virtual", "--out", "out")
@@ -58,7 +58,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """The files that a command leaves when nothing disturbs it, and its seconds."""
+    """The files of an undisturbed command, and its seconds."""
 
     case: Case
     files: dict[str, bytes]
@@ -66,11 +66,11 @@ class Undisturbed:
 
 
 Fault = Callable[..., None]
-"""Injects a fault into a command; takes the undisturbed run and the source of random numbers."""
+"""Function that injects a fault into a command, given the undisturbed run and a generator."""
 
 
 def fresh(case: Case) -> Path:
-    """Return a new folder with what the command needs."""
+    """Return a new folder with the command's inputs."""
     folder = Path(tempfile.mkdtemp(prefix="paceline-faults-"))
     (folder / "tiny.toml").write_text(TINY)
     if case.needs:
@@ -91,7 +91,7 @@ def undisturbed(case: Case) -> Undisturbed:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the files that commands wrote to a folder, except hidden ones and measured values."""
+    """Return the files that commands wrote to a folder, without hidden ones and measured values."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
     return {str(path): masked(folder / path) for path in sorted(shown)}
@@ -107,9 +107,9 @@ def masked(path: Path) -> bytes:
 
 
 def struck(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Send a command a signal at a random moment; check that it ends as it should.
+    """Send a command a signal at a random moment; check that it ends properly.
 
-    No half-written file passes for a whole one, and no process keeps running.
+    No partial file may look complete, and no process may keep running.
     """
     sent = draw.choice(SIGNALS)
     moment = draw.uniform(0, whole.seconds)
@@ -125,7 +125,7 @@ def _send(sent: int, process: int) -> None:
 
 
 def half_written_is_refused(whole: Undisturbed, folder: Path) -> None:
-    """Check that readers accept complete directories only."""
+    """Check that readers accept only complete directories."""
     case, actual = whole.case, files(folder)
     if case.whole.endswith(".json"):
         try:
@@ -140,7 +140,7 @@ def half_written_is_refused(whole: Undisturbed, folder: Path) -> None:
 
 
 def resumes(whole: Undisturbed, folder: Path) -> None:
-    """Repeat the command: it keeps finished work, and ends with the bytes of an undisturbed run."""
+    """Repeat the command; check that it keeps finished work and ends with the right bytes."""
     before = kept(folder / "out" / whole.case.kept)
     ended = children.run(whole.case.arguments, folder)
     assert ended.status == 0, ended.err
@@ -150,7 +150,7 @@ def resumes(whole: Undisturbed, folder: Path) -> None:
     ]
     assert not wrong, wrong
     after = kept(folder / "out" / whole.case.kept)
-    if whole.case.kept == ".parts":  # which are gone in the end
+    if whole.case.kept == ".parts":  # which are removed at the end
         runs = sum(_is_run(data) for data in before.values())
         assert not runs or f"{runs} of" in ended.err or whole.case.needs, (runs, ended.err)
     else:
@@ -159,7 +159,7 @@ def resumes(whole: Undisturbed, folder: Path) -> None:
 
 
 def kept(folder: Path) -> dict[str, bytes]:
-    """Return the finished work in a folder: whole files, and the whole lines of logs."""
+    """Return the finished work in a folder: complete files, and complete lines of logs."""
     results = {}
     for path in folder.rglob("*") if folder.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):
@@ -178,7 +178,7 @@ def _is_run(data: bytes) -> bool:
 
 
 def fault(strike: Callable[..., None]) -> Fault:
-    """Give a fault a fresh folder, which goes in the end."""
+    """Give a fault a fresh folder, which is removed at the end."""
 
     def injected(whole: Undisturbed, draw: random.Random, *more: Any) -> None:
         folder = fresh(whole.case)
@@ -212,7 +212,7 @@ def full_by_size(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
 
 @fault
 def full_by_count(whole: Undisturbed, folder: Path, draw: random.Random, number: int = 0) -> None:
-    """Run a command whose n-th write finds a full disk."""
+    """Run a command whose n-th write meets a full disk."""
     _full(whole, folder, prepare=partial(fill, number or draw.randint(1, 30)))
 
 
@@ -229,7 +229,7 @@ def _full(whole: Undisturbed, folder: Path, **options: Any) -> None:
 
 
 def fill(number: int) -> None:
-    """Let the n-th write to a file of this process, and all later ones, find a full disk."""
+    """Let the n-th write to a file by this process, and all later writes, meet a full disk."""
     left = [number]
     opened, path_opened = builtins.open, Path.open
 
@@ -245,7 +245,7 @@ def fill(number: int) -> None:
 
 
 class Full:
-    """A file on a disk that takes so many more writes."""
+    """A file on a disk that accepts a limited number of writes."""
 
     def __init__(self, stream: Any, left: list[int]) -> None:
         self._stream, self._left = stream, left
@@ -268,7 +268,7 @@ class Full:
 
 @fault
 def removed(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Remove the directory meanwhile: the command ends well, or says which file is gone."""
+    """Remove the directory meanwhile; check that the command ends well or names a lost file."""
     ended = children.run(
         whole.case.arguments, folder, after=draw.uniform(0, whole.seconds),
         strike=lambda _: shutil.rmtree(folder / "out", ignore_errors=True),
@@ -280,7 +280,7 @@ def removed(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
 
 @fault
 def in_the_way(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Put a file where the directory is to be: the command refuses in one line."""
+    """Put a file in the directory's place; check that the command refuses in one line."""
     (folder / "out").write_text("")
     ended = children.run(whole.case.arguments, folder)
     assert (ended.status, len(ended.err.splitlines())) == (2, 1), ended
@@ -292,12 +292,12 @@ WHAT: Mapping[str, tuple[Fault, tuple[str, ...]]] = {
     "disk full, by the size of a file": (full_by_size, tuple(CASES)),
     "disk full, at the n-th write": (full_by_count, (*STOPS, "report")),
     "directory removed meanwhile": (removed, STOPS),
-    "a file where the directory is to be": (in_the_way, STOPS),
+    "a file in the directory's place": (in_the_way, STOPS),
 }
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
-    """Faults by kind and command: how many were injected, and how many survived."""
+    """Return rows of faults by kind and command: how many were injected and survived."""
     expected = {name: undisturbed(case) for name, case in CASES.items()}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     turns = ((number, what, name) for number in count() for what in WHAT for name in WHAT[what][1])

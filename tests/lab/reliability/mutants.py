@@ -1,10 +1,10 @@
-"""Mutants of the core: changes of one place each, which the tests must notice.
+"""Make mutants of the core, changes of one place each, which tests must notice.
 
     python -m tests.lab.reliability mutants --seconds 3600
 
-Made by cosmic-ray, in a copy of the tree for each core, in an order that is random and always the
-same, a group after the other for its share of the time. Those that survive are named, to be looked
-at. Arithmetic is not replaced by operators on bits, which floats refuse without any test.
+cosmic-ray makes them, in a copy of the tree per core, in a fixed random order, group by group, each
+for its share of the time. Survivors are named for inspection. Arithmetic is not replaced by
+operators on bits, which floats refuse without any test.
 """
 
 import os
@@ -28,18 +28,18 @@ from tests.helpers.cases import beside
 
 ROOT = Path(__file__).parents[3]
 TITLE = "Mutants of the core"
-PATIENCE = 3.0  # times as long as without a change: then a mutant hangs, which is noticed
-MEMORY = 8 << 30  # bytes of a process: a change can make it ask for ever more
+PATIENCE = 3.0  # times the usual duration, after which a mutant hangs, and counts as noticed
+MEMORY = 8 << 30  # most bytes of a process, because a change can make it use ever more
 LEFT_OUT = re.compile(r"BinaryOperator_\w*(Bit|Shift)|Variable")  # annotations; need arguments
 
 GROUPS = tomllib.loads(beside(__file__, "mutants.toml"))
 
 
 class Mutant(NamedTuple):
-    """The `occurrence`-th place of a file that an operator of cosmic-ray can change."""
+    """The `occurrence`-th place in a file that an operator of cosmic-ray can change."""
 
     file: Path
-    """Below the root of a tree."""
+    """Paths below the root of a tree."""
 
     operator: str
     occurrence: int
@@ -51,7 +51,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(patterns: Sequence[str]) -> list[Mutant]:
-    """Return all mutants of the files, in a random order that is always the same."""
+    """Return all mutants of the files, in a fixed random order."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -72,7 +72,7 @@ def mutants(patterns: Sequence[str]) -> list[Mutant]:
 
 
 def survives(root: Path, mutant: Mutant, tests: Sequence[str], longest: float) -> bool:
-    """Return whether the tests pass with the change, which is undone again."""
+    """Return whether the tests pass with the change, which is then undone."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 
@@ -81,11 +81,11 @@ def survives(root: Path, mutant: Mutant, tests: Sequence[str], longest: float) -
 
 
 def passes(root: Path, tests: Sequence[str], longest: float | None = None) -> bool:
-    """Run test files of the tree until one fails, or it takes `longest` seconds."""
+    """Run the tree's test files until one fails, or `longest` seconds have passed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["--hypothesis-profile", "first failure"]
     command += ["-m", "not slow and not gpu and not alone and not browser"]
-    command += ["-k", "not memory"]  # which notices nothing else, and takes the longest
+    command += ["-k", "not memory"]  # these notice nothing more, and take the longest
     surroundings = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         [*command, *(f"tests/{name}.py" for name in tests)],
@@ -104,9 +104,9 @@ def passes(root: Path, tests: Sequence[str], longest: float | None = None) -> bo
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
-    """Try mutants of each group for its share of the time."""
+    """Try the mutants of every group for its share of the time."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))  # the tests inherit it
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))  # the tests inherit this limit
     with tempfile.TemporaryDirectory() as name:
         trees = [copied(Path(name, str(number))) for number in range(cores())]
         return [_tried(group, trees, seconds / len(GROUPS)) for group in GROUPS]
@@ -125,7 +125,7 @@ def _tried(group: str, trees: Sequence[Path], seconds: float) -> dict[str, Any]:
     begin = time.monotonic()
     end = begin + seconds
 
-    with ThreadPoolExecutor(cores()) as pool:  # as busy as it will be
+    with ThreadPoolExecutor(cores()) as pool:  # with the usual load
         if not all(pool.map(lambda tree: passes(tree, tests), trees)):
             raise SystemExit(f"the tests of {group} fail without any change")
     longest = PATIENCE * (time.monotonic() - begin)

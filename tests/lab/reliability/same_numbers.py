@@ -1,12 +1,12 @@
-"""Two commits on one machine: does every shipped scenario still give the same numbers?
+"""Check that two commits give the same numbers on every shipped scenario.
 
     python -m tests.lab.reliability.same_numbers 855d71c [HEAD]
 
 Each commit is exported and installed beside the other, with this environment's dependencies. Both
-run `simulate --json` and `theory --json` of every scenario that both ship, and the tutorial's
-`tune --json`. Numbers must be equal to the last bit. Texts that are worded otherwise and keys that
-are new do not count; versions, file names and seconds of the machine's own clock are left out. The
-exit status is 0 where no number differs and no key is gone.
+run `simulate --json` and `theory --json` of every scenario that both ship, and the tutorial's `tune
+--json`. Numbers must be equal to the last bit. Changed texts and new keys do not count; versions,
+file names and seconds of the machine's clock are left out. The exit status is 0 if no number
+differs and no key is missing.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-OWN = {"versions", "wall_seconds", "file"}  # keys that say where and with what it ran
-SHOWN = 5  # differences of a command
+OWN = {"versions", "wall_seconds", "file"}  # keys on the place and the versions of a run
+SHOWN = 5  # most differences shown per command
 TUTORIAL = re.compile(r'```toml title="my-cluster.toml"\n(.*?)```', re.DOTALL)
 
 
 def main() -> int:
-    """Run the command line; return 0 where all numbers are equal."""
+    """Run the command line; return 0 if all numbers are equal."""
     parser = argparse.ArgumentParser(description="Compare the numbers of two commits.")
     parser.add_argument("before", metavar="COMMIT")
     parser.add_argument("after", metavar="COMMIT", nargs="?", default="HEAD")
@@ -79,7 +79,7 @@ def run(side: Path, *command: str) -> tuple[int, Any]:
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two documents differ in more than words, with the dotted path of each place."""
+    """Yield the differences of two documents beyond texts, with dotted paths."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted(one.keys() - OWN):  # keys that are new do not count
             if key in other:
