@@ -19,16 +19,17 @@ INTRODUCTION = f"""# Benchmarks
 Written by `make bench` on {{machine}}; nothing else may run meanwhile.
 
 Rates are millions of worker-steps, updates, gradients or messages per second of wall-clock time,
-and higher is better. Each row that compares two of them measures {PAIRS} pairs: ours, theirs, ours,
-theirs, and so on, in one call, because machines drift. It shows the median of each rate, the median
-of the ratio pair by pair, and the quartiles of that ratio, between which half of the pairs lie. A
-row with a single figure shows its median and quartiles, too, where it is measured several times.
+and higher is better. Each row that compares two of them measures {PAIRS} pairs: ours, theirs,
+ours, theirs, and so on, in one call, because machines drift. It shows the median of each rate, the
+median of the ratio pair by pair, and the quartiles of that ratio, between which half of the pairs
+lie. A row with a single figure also shows its median and quartiles if it is measured several
+times.
 
 Aims are set against other programs and physical limits: textbook SimPy models of the same cluster,
-and NumPy's random-number generator doing nothing but draw the numbers that a run needs. A few limit
-how cost grows with size, how much memory a run takes, or how long a user waits. An aim is missed
-only where the whole range between the quartiles lies on its wrong side; where only the median does,
-the verdict is "unclear". Rows without an aim are for information.
+and NumPy's random-number generator that only draws the numbers of a run. A few limit how cost
+grows with size, how much memory a run takes, or how long a user waits. An aim is missed only if
+the whole range between the quartiles lies on its wrong side; if only the median does, the verdict
+is "unclear". Rows without an aim are for information.
 """
 
 
