@@ -246,7 +246,7 @@ def test_a_run_directory_says_all_by_itself(trained, capsys):
 def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path, capsys):
     base, options = log(tmp_path / "base.csv"), ["--tokens", "512", "-o", "loss.toml"]
     assert run(["fit-loss", base, *options]) == 0
-    assert "--parameters left out" in capsys.readouterr().err
+    assert "--parameters is not set" in capsys.readouterr().err
     assert run(["fit-loss", base, *options, "--parameters", "1e9", "--overwrite"]) == 0
     assert "--parameters" not in capsys.readouterr().err
     objective = tomllib.loads((tmp_path / "loss.toml").read_text())["objective"]

@@ -175,7 +175,7 @@ def session_of_one_layer(plan="local-sgd", **parameters):
 
 @looped(("model", "optimizer", "plan", "message"), [
     (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is no torch optimizer"),
-    (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is no torch.nn.Module"),
+    (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is not a torch.nn.Module"),
     (nn.Linear(4, 4), None, None, "plan: NoneType; give a run folder"),
 ])  # fmt: skip
 def test_what_is_of_another_kind_is_refused(model, optimizer, plan, message):
@@ -340,7 +340,7 @@ def test_models_that_are_no_whole_vector_are_refused():
     wrapped.module = Net()
     with pytest.raises(InputError, match="FSDP"):
         paceline.deploy(wrapped, SGD(parameters(wrapped), 0.1), "ssgd")
-    with pytest.raises(InputError, match="not the model's"):
+    with pytest.raises(InputError, match="parameters outside the model"):
         paceline.deploy(Net(), SGD(Net().first.parameters(), 0.1), "ssgd")
 
 
@@ -354,7 +354,7 @@ def test_a_pick_of_a_folder_is_deployed(tmp_path, caplog):
     with paceline.deploy(net, SGD(parameters(net), 0.1), tmp_path / "run") as session:
         assert session.plan.program.name == "local-sgd"
         assert session.plan.parameters["tau"](1) == 7
-    assert f"predicts {result.scenario.cluster.workers} workers, and 1 " in caplog.text
+    assert f"predicts {result.scenario.cluster.workers} workers, but there are 1 " in caplog.text
     document = json.loads((tmp_path / "run/run.json").read_text())
     for wrong in ({}, {"pick": 7}, {"algorithms": None, "pick": {"label": "quick"}}):
         changed = json.dumps(document | {"summary": wrong})

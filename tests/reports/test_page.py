@@ -345,7 +345,7 @@ def test_without_loss_or_target_there_is_a_page(folder):
     alone = scenario({"name": "ssgd"}, {"name": "asgd"}, objective=TIME_ONLY, network=RING)
     simulate(alone, seeds=2, out=folder / "alone")
     page = text(folder / "alone", out=folder / "alone.html")
-    assert "Nothing is said of loss" in page
+    assert "Only times are compared" in page
     assert figures(page)["error"]["layout"]["yaxis"]["title"]["text"] == "local steps done"
 
 
@@ -365,7 +365,7 @@ def test_the_comparison_alone_has_a_page(validated, folder):
 
 
 def test_a_run_given_twice_is_refused(run):
-    with pytest.raises(InputError, match="given twice; give each RUN once"):
+    with pytest.raises(InputError, match="given twice; give every RUN once"):
         report([run, run / "."])
 
 

@@ -100,9 +100,9 @@ def test_a_whole_number_comes_back(tmp_path):
     ("keys", "sentence"),
     [
         ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"},
-         "cluster.compute and network.latency are not determined apart"),
+         "cluster.compute and network.latency are not determined separately"),
         ({"network.bandwidth": "1 Mbit/s to 1 Gbit/s", "model.parameters": "1000 to 100_000_000"},
-         "network.bandwidth and model.parameters are not determined apart"),
+         "network.bandwidth and model.parameters are not determined separately"),
         ({"network.latency": "1 ms to 300 ms", "optimizer.lr": "0.01 to 1"},
          "optimizer.lr is not determined"),
     ],
@@ -222,7 +222,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     [
         ('[keys]\n"optimizer.lr" = "0.01 to 1"\n' + target(STEP, 1), "at all values of the keys"),
         (MOVING + target(STEP, "1e6"), "out of reach"),
-        (MOVING + target("algorithm.ssgd.loss.last", 1), "no value anywhere"),
+        (MOVING + target("algorithm.ssgd.loss.last", 1), "no value at any tried point"),
     ],
 )
 def test_targets_that_no_value_reaches_are_refused(text, reason, tmp_path):

@@ -19,7 +19,7 @@ def test_each_calibrated_quantity_warns_beyond_its_range():
     for quantity, (measured, changed, named) in BEYOND.items():
         calibration = {"measured": measured, "replicates": 2}
         notes = simulate(scenario({"name": "ssgd"}, **changed, calibration=calibration)).notes
-        assert any("out of" in note and named in note for note in notes), quantity
+        assert any("outside the" in note and named in note for note in notes), quantity
 
 
 def test_the_command_line_warns_too(tmp_path, monkeypatch, capsys):

@@ -117,7 +117,7 @@ def test_no_single_answer_is_refused():
     bound = world(objective=objective, run={"duration": "2 min", "seeds": 1})
     with pytest.raises(InputError, match=r"both rises and falls with algorithm\.local-sgd\.tau"):
         solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 1", between="1,1000")
-    with pytest.raises(InputError, match=r"none of these meets it, the nearest at \d+$"):
+    with pytest.raises(InputError, match=r"none of these meets it; the nearest is at \d+$"):
         solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 0.5", between="1,1000")
 
 
@@ -168,7 +168,7 @@ def test_a_condition_that_no_value_meets_says_how_near_it_comes():
 
 @looped(
     ("condition", "reason"),
-    [("seconds_per_stp <= 3", "did you mean `seconds_per_step`"), ("links >= 3", "is no number")],
+    [("seconds_per_stp <= 3", "did you mean `seconds_per_step`"), ("links >= 3", "not a number")],
 )
 def test_a_condition_without_a_number_is_refused(condition, reason):
     with pytest.raises(InputError, match=reason):

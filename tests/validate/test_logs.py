@@ -212,7 +212,7 @@ def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, ca
     )  # fmt: skip
     for text in (stated, two):
         calibration = calibrate([written(tmp_path, text, "jobs.toml")])
-        assert "cannot be told" not in " ".join(calibration.notes)
+        assert "cannot be separated" not in " ".join(calibration.notes)
         calibration.profile.write(tmp_path / "p.toml", overwrite=True)
         assert load(scenario_of(tmp_path)).cluster.compute.expectation == pytest.approx(
             0.41, rel=0.005
@@ -309,7 +309,7 @@ def test_a_log_at_odds_with_what_is_stated_says_so(misfit):
     sure = rows_of(folder)[1]["interval90"]
     folder, other, _ = misfit("bandwidth")
     assert not [text for text in other.notes if "at odds" in text]
-    assert [note for note in other.notes if "cannot be told" in note]
+    assert [note for note in other.notes if "cannot be separated" in note]
     wide = rows_of(folder)[1]["interval90"]
     assert wide[1] - wide[0] > sure[1] - sure[0], (wide, sure)
 
@@ -381,10 +381,10 @@ def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
         assert ("proves nothing" in actual.sentence) is same
     exact = replace(actual, predicted=actual.measured * (1 - 1e-9))
     assert "+0.0%" in exact.sentence
-    for same, message in ((True, "outside. This log"), (False, "not what was simulated")):
+    for same, message in ((True, "outside. The profile"), (False, "simulated job differs")):
         missed = replace(actual, fitted=same, interval90=(1.0, 2.0), measured=3.0)
         assert message in missed.sentence
-        assert same != ("not what was simulated" in missed.sentence)
+        assert same != ("simulated job differs" in missed.sentence)
 
 
 @pytest.mark.long
@@ -392,7 +392,7 @@ def test_where_every_step_communicates_computing_may_be_what_is_left(tmp_path):
     """Beside a collective of half a second, one of a fiftieth more hides a fifth of computing."""
     law = HiddenLaw(compute=0.05)
     path = over(tmp_path, law, (SLOW, 1), (FAST, 1))
-    (note,) = [text for text in calibrate([path]).notes if "cannot be told" in text]
+    (note,) = [text for text in calibrate([path]).notes if "cannot be separated" in text]
     assert "0.csv, 1.csv: every step communicates" in note
     profiled(tmp_path, path)
     actual = [predicted(tmp_path, bandwidth, 1) for bandwidth in (FAST, 5 * GIGABIT)]

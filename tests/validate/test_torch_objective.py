@@ -382,7 +382,7 @@ def test_torchvisions_models_are_found_by_name_where_it_is_installed(monkeypatch
         assert goal.dimension == 6 * 27 + 12 + 70
         assert len(goal.source(0).buffers()) == 12
         assert np.isfinite(goal.source(0).gradient(goal.start)).all()
-    with pytest.raises(InputError, match="takes images"):
+    with pytest.raises(InputError, match="needs images"):
         make(model="resnet0", data="random-classification")
     models._torchvision.cache_clear()
 
@@ -415,7 +415,7 @@ REFUSED = {
     "no such model": ({"model": "mpl"}, "objective.model = \"mpl\": unknown; did you mean `mlp`"),
     "no such data": ({"data": "cifar10"}, "objective.data = .*did you mean `cifar-10`"),
     "no such device": ({"device": "abacus"}, "objective.device = \"abacus\": not found; .*cpu"),
-    "vectors for a cnn": ({"model": "cnn", "data": "random-classification"}, "takes images"),
+    "vectors for a cnn": ({"model": "cnn", "data": "random-classification"}, "needs images"),
     "batches of one": ({"model": "flattened", "batch": 1}, "objective.model .*does not train on"),
     "no scores": ({"model": "one-number"}, r".*not return a tensor of shape \(2, 10\)"),
     "no files": ({"data": "cifar-10"}, "objective.folder: .*no such file"),
@@ -521,7 +521,7 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
         ({"model": "gpt"}, r"objective.model.*takes text.*\(1, 8, 8\).*mlp"),
         ({"model": "gpt", "data": "random-classification"}, r"objective.model.*choose another"),
         (TEXT | {"model": "mlp"}, r"objective.model.*\(2, 128, 64\).*choose another"),
-        (TEXT | {"partition": {"dirichlet": 0.3}}, r"objective.partition.*text has none.*\"iid\""),
+        (TEXT | {"partition": {"dirichlet": 0.3}}, r"objective.partition.*text lacks.*\"iid\""),
     ],
 )
 def test_text_and_other_samples_are_not_mixed_up(short_text, more, words):

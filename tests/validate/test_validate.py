@@ -149,7 +149,7 @@ def account(**changes):
         ({"busy": 4.1, "machine": {"host": "a", "busy": 8.2, "elapsed": 10.0, "cores": 2}}, "own"),
         ({"machine": {"host": "a", "busy": 4.5, "elapsed": 10.0, "cores": 2}}, "others used 18%"),
         ({"step": 0.004}, "steps of 4"),
-        ({"late": 6}, "really took longer"),
+        ({"late": 6}, "took longer than on"),
     ],
 )
 def test_what_counts_as_evidence(change, reason):

@@ -96,7 +96,7 @@ def test_an_outer_optimizer_is_never_dropped(outer):
 def test_a_rate_that_no_scenario_sets_is_said():
     table = pick(LOCAL).scenario.table | {"objective": {"kind": "none"}}
     world = parse({key: value for key, value in table.items() if key != "optimizer"})
-    assert "write yours" in emit("torchft", Pick(world, world.algorithm[0])).notes[0]
+    assert "by yours" in emit("torchft", Pick(world, world.algorithm[0])).notes[0]
     assert not emit("torchft", pick(LOCAL)).notes
 
 
