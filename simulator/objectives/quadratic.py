@@ -13,12 +13,11 @@ from .objective import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-DRAWN = 1024  # normal numbers at once, at most; their stream is the same however many
+DRAWN = 1024  # most normal numbers at once; their stream does not depend on it
 SIGNS = 1  # key of the stream of Purpose.OBJECTIVE for couplings; stream 0 shifts the optima
 ONE_CURVATURE = (
-    "on a quadratic with one curvature for all workers the mean of their models moves alike "
-    "however seldom they average: compare times, and use softmax, or objective.heterogeneity, to "
-    "see what tau costs"
+    "a quadratic with one curvature for all workers does not show the cost of rare averages: "
+    "compare only times, or use softmax or objective.heterogeneity"
 )
 
 

@@ -275,7 +275,7 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
     assert made["objective"]["noise_scale"] == [2e6, 9e6]
     capsys.readouterr()
     assert run([*common, "--overwrite"]) == 0  # 64 samples a step may be sounds or pictures
-    assert "no law is known for so few tokens, or for samples other" in capsys.readouterr().err
+    assert "no law is known for few tokens, or for samples other" in capsys.readouterr().err
 
 
 def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):

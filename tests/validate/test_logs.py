@@ -301,14 +301,14 @@ def test_the_fit_meets_its_log_where_buckets_are_hidden_no_longer(
 def test_a_log_at_odds_with_what_is_stated_says_so(misfit):
     """Slow links, not a set-up of 68 ms, explain it; without `compute` the interval is wider."""
     folder, profile, _ = misfit("bandwidth", "compute")
-    (note,) = [text for text in profile.notes if "at odds" in text]
+    (note,) = [text for text in profile.notes if "contradicts" in text]
     for part in ("transmission_factor 2.", "busbw", "overlap", "no_sync"):
         assert part in note
     law = profile.profile.tables["overhead"][0]
     assert float(law["collective"].removesuffix(" ms")) < 5
     sure = rows_of(folder)[1]["interval90"]
     folder, other, _ = misfit("bandwidth")
-    assert not [text for text in other.notes if "at odds" in text]
+    assert not [text for text in other.notes if "contradicts" in text]
     assert [note for note in other.notes if "cannot be separated" in note]
     wide = rows_of(folder)[1]["interval90"]
     assert wide[1] - wide[0] > sure[1] - sure[0], (wide, sure)

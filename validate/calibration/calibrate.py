@@ -78,9 +78,9 @@ class CalibrationResult:
                 "Test the profile on another log: paceline compare."
             )
         return (
-            f"Of the {len(self.checks)} runs that it was fitted to, the profile predicts the pace "
-            f"within {abs(worst.error):.2%} ({worst.label}, {worst.workers} workers). That is no "
-            "independent test: predict a run that it has not seen."
+            f"The profile predicts the step times of its runs within {abs(worst.error):.2%} "
+            f"(worst of {len(self.checks)}: {worst.label}, {worst.workers} workers). That is no "
+            "independent test: predict another run."
         )
 
     def json(self) -> dict[str, Any]:

@@ -218,9 +218,9 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
         )
     if conflicts := fitted.conflicts():
         notes.append(
-            f"{names(study.observed)}: at odds with the links and the computing as stated or shown "
-            f"({', '.join(conflicts)}): check bandwidth (busbw of nccl-tests), overlap, what is "
-            "sent, and computing under no_sync"
+            f"{names(study.observed)}: contradicts the stated or measured links and compute times "
+            f"({', '.join(conflicts)}): check bandwidth (busbw of nccl-tests), overlap, payloads, "
+            "and compute times under no_sync"
         )
     for seen, predicted in zip(study.observed, fitted.paces, strict=True):
         if abs(missed := predicted / seen.pace - 1) > MISSED:

@@ -244,7 +244,7 @@ def _critical(
     basis = f"taken {critical.basis}"
     if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
         basis = (
-            "no law is known for so few tokens, or for samples other than text (instead, {basis}); "
+            f"no law is known for few tokens, or for samples other than text (so it is {basis}); "
             "give --noise-scale, or another run with a different batch size"
         )
     return critical, [f"one batch size does not determine the critical batch: {basis}"]

@@ -284,7 +284,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
             for family, entry in entries.items()
             if entry.choices
         )
-        notes.append(f"no [tune] in {scenario.file}, so a default is searched: {tried}")
+        notes.append(f"no [tune] in {scenario.file}, so the default space is searched: {tried}")
     every, run = scenario.run.evaluate_every, scenario.run
     if every is None:
         step = min(scenario.team.mean_compute)
