@@ -66,7 +66,7 @@ def scenario() -> str:
 
 def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """Yield every table of a scenario with its heading."""
-    tables, seen = schema["$defs"], set()
+    tables, visited = schema["$defs"], set()
 
     def under(path: str, table: Schema) -> Iterator[tuple[str, Schema]]:
         for key, about in table.get("properties", {}).items():
@@ -75,9 +75,9 @@ def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
                 yield f"`[[{key}]]`" if about.get("items") else f"`[{key}]`", about
                 continue
             for name in _references(about):
-                if name in seen or _is_law(tables[name]):
+                if name in visited or _is_law(tables[name]):
                     continue
-                seen.add(name)
+                visited.add(name)
                 tag = _tag(tables[name])
                 brackets = f"[[{inner}]]" if "items" in about else f"[{inner}]"
                 yield f"`{brackets}`{f', {tag}' if tag else ''}", tables[name]
@@ -87,7 +87,7 @@ def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
     yield from under("", schema)
     laws = {name: table for name, table in tables.items() if _is_law(table)}
     for name, law in laws.items():
-        seen.add(name)
+        visited.add(name)
         yield f"A distribution: {_tag(law)}", law
         for inner in {*_references(law)} - laws.keys():
             weight = tables[inner]["oneOf"][0]["properties"]["weight"]

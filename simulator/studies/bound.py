@@ -70,9 +70,9 @@ def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) ->
     ]
     axis = fitted("bound", np.concatenate([line.y for line in lines]))
     for at, (label, same) in enumerate(runs.items()):
-        seen, values = curves.on_a_grid(same, "loss")
+        points, values = curves.on_a_grid(same, "loss")
         look = Look.at(len(periods) + at)._replace(dash="dot")
-        lines.append(Line(f"{label}, simulated", seen / size, values.mean(axis=0), look))
+        lines.append(Line(f"{label}, simulated", points / size, values.mean(axis=0), look))
     lowest = [value(time, tau) for time, tau in best.items()]
     lines.append(Line("best period", np.array([*best]) / size, lowest, STAR, **MARKS))
     across = Axis(f"wall-clock time ({unit})", (end / BEGINS / size, end / size), log=True)

@@ -262,8 +262,8 @@ def steps(sources: Sequence[Source]) -> dict[int, np.ndarray]:
             rows = run.events[run.events["kind"] == STEP]
             times = np.where(np.isnan(rows["due"]), rows["end"], rows["due"]) - rows["start"]
             for rank in np.unique(rows["node"][rows["node"] < source.scenario.cluster.workers]):
-                own = times[rows["node"] == rank]
-                parts.setdefault(int(rank), []).append(own[math.ceil(WARM_UP * len(own)) :])
+                lasting = times[rows["node"] == rank]
+                parts.setdefault(int(rank), []).append(lasting[math.ceil(WARM_UP * len(lasting)) :])
     whole = {rank: np.concatenate(series) for rank, series in sorted(parts.items())}
     if not any(map(len, whole.values())):
         raise InputError("no steps were measured; give a run that is longer than its warm-up")

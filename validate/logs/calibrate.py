@@ -55,13 +55,13 @@ class _Study:
 
     def members(self, condition: int) -> list[Observed]:
         pairs = zip(self.observed, self.condition, strict=True)
-        return [seen for seen, number in pairs if number == condition]
+        return [one for one, number in pairs if number == condition]
 
     def scenarios(self) -> list[Scenario]:
         """Return the jobs' scenarios with laws of computing times whose mean is 1 s."""
         scenarios = []
-        for seen, condition in zip(self.observed, self.condition, strict=True):
-            law, scenario = self.laws[condition], seen.job.scenario
+        for one, condition in zip(self.observed, self.condition, strict=True):
+            law, scenario = self.laws[condition], one.job.scenario
             keys = {"workers", "accumulation", "region"} & scenario.cluster.model_fields_set
             table = {key: getattr(scenario.cluster, key) for key in keys}
             cluster = _parsed(law, table | _cluster(law, scenario.cluster.workers))
@@ -107,7 +107,7 @@ def calibrate(
     done(2, STAGES)
     fitted = link_law.fit(observed, scenarios, condition, lambda draws: done(draws, DRAWS))
     done(STAGES, STAGES)
-    of_logs = dict.fromkeys(note for seen in observed for note in seen.notes)
+    of_logs = dict.fromkeys(note for one in observed for note in one.notes)
     return _result(study, fitted, [*of_logs, *notes, *_unknown(study, fitted)])
 
 
@@ -131,7 +131,7 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
     notes: list[str] = []
     keys: list[tuple[Any, ...]] = [
         (job.machine, job.scenario.model.bytes, job.scenario.cluster.accumulation)
-        for job in (seen.job for seen in observed)
+        for job in (one.job for one in observed)
     ]
     for key in dict.fromkeys(keys):
         members = [n for n, other in enumerate(keys) if other == key]
@@ -159,7 +159,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
 
     If all logs have only whole steps, their spread includes that of a worker.
     """
-    best = max(members, key=lambda seen: (seen.computing, sum(map(len, seen.times))))
+    best = max(members, key=lambda one: (one.computing, sum(map(len, one.times))))
     whole = np.concatenate(best.times)
     if best.computing:
         law = compute_laws.fit([times / float(np.mean(whole)) for times in best.times])
@@ -193,7 +193,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
     """Return sentences on what the fit leaves open, and on unusual links and jobs."""
 
     def names(observed: Sequence[Observed]) -> str:
-        return ", ".join(dict.fromkeys(seen.job.name for seen in observed))
+        return ", ".join(dict.fromkeys(one.job.name for one in observed))
 
     notes, conditions = [], len(study.laws)
     unknown = [seen for seen in study.observed if not seen.job.knows_link]
@@ -233,7 +233,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
 
 def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResult:
     """Return the profile: compute times of the main condition, law, and draws."""
-    condition, jobs = study.condition, [seen.job for seen in study.observed]
+    condition, jobs = study.condition, [one.job for one in study.observed]
     firsts = [jobs[condition.index(n)] for n in range(len(study.laws))]
     main = max(condition, key=condition.count)
     first, model = firsts[main], firsts[main].scenario.model
@@ -270,7 +270,7 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
     if all(job.scenario.model == model for job in jobs):
         whole["model"] = model.model_dump(include={"parameters", "bytes_per_parameter"})
     workers = [job.scenario.cluster.workers for job in jobs]
-    measured = [seen.pace for seen in study.observed]
+    measured = [one.pace for one in study.observed]
     checks = [*map(PaceCheck, origin["runs"], workers, fitted.paces, measured)]
     return CalibrationResult(Profile(whole, HEAD, law.files), law, checks, len(fitted.point))
 

@@ -237,24 +237,24 @@ class _Law:
         self.count = max(conditions) + 1
         unknown = iter(range(LAW + self.count, LAW + self.count + len(observed)))
         self.jobs: list[_Job] = []
-        for seen, scenario, condition in zip(observed, scenarios, conditions, strict=True):
-            link = None if seen.job.knows_link else next(unknown)
-            shortened = _shortened(scenario, seen.pattern.period)
+        for one, scenario, condition in zip(observed, scenarios, conditions, strict=True):
+            link = None if one.job.knows_link else next(unknown)
+            shortened = _shortened(scenario, one.pattern.period)
             rate = ClosedForm(shortened).mean_plan.rate
             rate = rate if 0 < rate < np.inf else GIGABIT  # one worker communicates with nobody
-            self.jobs.append(_Job(seen, shortened, LAW + condition, link, rate))
+            self.jobs.append(_Job(one, shortened, LAW + condition, link, rate))
         rates = [job.rate for job in self.jobs if job.link is None]
         self.reference = float(np.exp(np.mean(np.log(rates)))) if rates else GIGABIT
         for job in self.jobs:
             job.offset = log(job.rate / self.reference)
         # logarithms of every job's compute time and step time, from the logs
         self.shown = np.array([
-            (log(seen.compute) if seen.compute > 0 else np.nan, log(seen.pace)) for seen in observed
+            (log(one.compute) if one.compute > 0 else np.nan, log(one.pace)) for one in observed
         ])  # fmt: skip
         computing = []
         for condition in range(self.count):
-            members = [seen for seen, n in zip(observed, conditions, strict=True) if n == condition]
-            shortest = min(members, key=lambda seen: seen.pace)
+            members = [one for one, n in zip(observed, conditions, strict=True) if n == condition]
+            shortest = min(members, key=lambda one: one.pace)
             # if all steps wait, an average may take nearly all of a step
             wider = max(log(max(shortest.waits, 1.0)), 0.0)
             middle = log(shortest.pace / 2) - wider / 2

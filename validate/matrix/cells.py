@@ -128,9 +128,9 @@ def aims(cells: Sequence[Cell]) -> list[Row]:
     for aim in DESIGN["aims"]:
         limits = [aim.get("least"), aim.get("most")]
         for more, value, of in _values(aim, counted, cells):
-            met = None if value is None else holds(limits, value)
+            meets = None if value is None else holds(limits, value)
             row = {"what": aim["what"] + more, "value": value, "of": of}
-            results.append(row | {"limits": limits, "met": met})
+            results.append(row | {"limits": limits, "met": meets})
     return results
 
 

@@ -69,7 +69,7 @@ def calibration(workers: int, network: str) -> Condition:
 
 def chosen(names: Sequence[str] | None) -> list[Condition]:
     """Return the conditions to run, in order; None: all. Raises InputError."""
-    known = [condition.name for condition in CONDITIONS]
-    for name in {*(names or ())} - {*known}:
-        raise InputError(f"--only {name}: no condition; {nearest(name, known, 'write one of')}")
+    every = [condition.name for condition in CONDITIONS]
+    for name in {*(names or ())} - {*every}:
+        raise InputError(f"--only {name}: no condition; {nearest(name, every, 'write one of')}")
     return [condition for condition in CONDITIONS if names is None or condition.name in names]

@@ -108,8 +108,8 @@ def tables(diagnosis: Diagnosis) -> Iterator[Table]:
     heads = {"machine": "this machine", "settings": "validate", "smoke": "smoke test"}
     for part, title in heads.items():
         table = Table(title, "", "", **STYLE)
-        for what, found, good in getattr(diagnosis, part):
-            table.add_row(what, "" if good else "!", found, style=None if good else "bold")
+        for what, value, good in getattr(diagnosis, part):
+            table.add_row(what, "" if good else "!", value, style=None if good else "bold")
         if table.rows:
             yield table
 

@@ -60,8 +60,8 @@ def listen(host: str, port: int, here: bool) -> int | None:
     addresses.
     """
     with suppress(OSError):
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        places = sorted({(family, where) for family, *_, where in found}, key=itemgetter(0))
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        places = sorted({(family, where) for family, *_, where in addresses}, key=itemgetter(0))
         loopback = all(ip_address(where[0]).is_loopback for _, where in places)
         if (loopback and (here or host in LOOPBACK)) or (len(places) == 1 and not loopback):
             return socket.create_server(places[0][1], family=places[0][0]).detach()

@@ -91,10 +91,10 @@ class Outlook:
     def follow(self, index: int, record: Telemetry) -> None:
         """Add a round under candidate `index`."""
         curve, loss = self.curves[index], record.loss  # loss of the common initial model
-        seen = math.isfinite(loss) and loss > 0
-        if math.isnan(self.loss) and not seen:
+        valid = math.isfinite(loss) and loss > 0
+        if math.isnan(self.loss) and not valid:
             self.loss = curve.after(math.exp(-curve.falls[0]), record.step - record.steps)
-        if not seen:
+        if not valid:
             loss = self.loss  # the curves' prediction
         elif math.isfinite(self.loss):
             loss = self.loss ** (1 - FOLLOW) * loss**FOLLOW

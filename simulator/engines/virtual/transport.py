@@ -106,9 +106,9 @@ class ClosedFormTransport:
                 if crashed[0] >= begins + transmission + latency:
                     break
                 if self._served and collective.kind == "mean":
-                    heard, late = self._heard(team, begins, max(sizes))
-                    if heard:
-                        team = heard
+                    reporting, late = self._heard(team, begins, max(sizes))
+                    if reporting:
+                        team = reporting
                         transmission, latency = self.traffic.cost("mean", max(sizes), tuple(team))
                         transmission += late
                         break

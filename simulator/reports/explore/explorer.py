@@ -110,7 +110,7 @@ class Control:
         """Return the index of the slider's value nearest to a text."""
         if self.kind == "choice":
             return int(self.read(text))
-        steps = np.array([read(each, self.kind) for each in self.texts])
+        steps = np.array([read(quantity, self.kind) for quantity in self.texts])
         return int(np.argmin(np.abs(steps - self.read(text))))
 
     def changes(self, text: str) -> dict[KeyPath, Any]:
@@ -176,8 +176,8 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
         ("lr", "Learning rate", "of every step", "number",
          [*_written(scenario, "number", "lr")] if rates else [], None),
     )  # fmt: skip
-    found = [_control(row) for row in described if row[4]]
-    return (*found, *_codecs(scenario))
+    sliders = [_control(row) for row in described if row[4]]
+    return (*sliders, *_codecs(scenario))
 
 
 def _control(row: _Row) -> Control:
@@ -271,20 +271,20 @@ def _sites(scenario: Scenario) -> Iterator[Setting]:
 
 def _codecs(scenario: Scenario) -> Iterator[Control]:
     """Yield the slider of codecs by name that suit all algorithms with a codec."""
-    those = [at for at, one in enumerate(scenario.algorithm) if "codec" in one.parameters]
-    written = [scenario.algorithm[at].written.get("codec", "raw") for at in those]
+    indices = [at for at, one in enumerate(scenario.algorithm) if "codec" in one.parameters]
+    written = [scenario.algorithm[at].written.get("codec", "raw") for at in indices]
     names = list[str]()
-    for name in CODECS.names if those else ():
+    for name in CODECS.names if indices else ():
         with suppress(InputError):
-            changed(scenario, {("algorithm", at, "codec"): name for at in those})
+            changed(scenario, {("algorithm", at, "codec"): name for at in indices})
             names.append(name)
     same = next((name for name in names if all(name == codec for codec in written)), None)
-    own = same or WRITTEN
-    texts = tuple(dict.fromkeys([own, *names]))
-    named = [Setting(("algorithm", at, "codec"), 0.0, lambda at: texts[int(at)]) for at in those]
+    default = same or WRITTEN
+    texts = tuple(dict.fromkeys([default, *names]))
+    named = [Setting(("algorithm", at, "codec"), 0.0, lambda at: texts[int(at)]) for at in indices]
     if len(texts) > 1:
         about = "the codec of messages, if an algorithm has one"
-        yield Control("codec", "Codec", about, "choice", tuple(named), texts, own, False)
+        yield Control("codec", "Codec", about, "choice", tuple(named), texts, default, False)
 
 
 def _count(value: float) -> int:
@@ -319,8 +319,8 @@ class Explorer:
     def put(self, state: dict[str, str], name: str, text: str) -> list[str]:
         """Put a value into a state; return a sentence if it is invalid."""
         if (control := self.controls.get(name)) is None:
-            known = nearest(name, self.controls, "the sliders are")
-            return [f"{show(name)} is ignored: unknown; {known}."]
+            suggestion = nearest(name, self.controls, "the sliders are")
+            return [f"{show(name)} is ignored: unknown; {suggestion}."]
         try:
             control.read(text)
         except ValueError as error:
@@ -408,10 +408,10 @@ def _rewritten(
     file = Path(scenario.file).absolute()
     try:
         content = "" if overrides else untrusted.text(file)
-        own = tomllib.loads(content) == scenario.table
+        unchanged = tomllib.loads(content) == scenario.table
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read again ({error})") from None
-    document: Any = tomlkit.parse(content) if own else tomlkit.item(scenario.table)
+    document: Any = tomlkit.parse(content) if unchanged else tomlkit.item(scenario.table)
     change(document)
     named = {path: str(file.parent / name) for path, name in paths.named(document)}
     put(document, named)

@@ -74,15 +74,15 @@ def _figure(name: str, label: str) -> html.Figure:
 
 
 def _control(control: Control) -> html.Div:
-    own = control.nearest(control.own)
+    place = control.nearest(control.own)
     about = _aria({"aria-label": f"Reset {control.label} to {control.own}"})
     slider = dcc.Slider(
         id=f"slider-{control.name}",
-        value=own,
+        value=place,
         min=0,
         max=len(control.texts) - 1,
         step=1,
-        marks={own: {"label": f"▴ {control.own}", "style": {"whiteSpace": "nowrap"}}},
+        marks={place: {"label": f"▴ {control.own}", "style": {"whiteSpace": "nowrap"}}},
         included=False,
         updatemode="mouseup",
         allow_direct_input=False,
@@ -167,7 +167,7 @@ def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[st
         problems += explorer.put(state, name, boxes[name] or "")
     elif kind == "slider":
         problems += explorer.put(state, name, explorer.controls[name].texts[sliders[name]])
-    texts = {name: state.get(name, each.own) for name, each in explorer.controls.items()}
+    texts = {name: state.get(name, control.own) for name, control in explorer.controls.items()}
     return {
         "search": f"?{urlencode(state)}" if state else "",
         "state": state,

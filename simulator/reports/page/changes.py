@@ -58,18 +58,18 @@ Changed = Mapping[str, Amounts | None]
 """Amounts of algorithms under a change, by label; None if only a long run would show them."""
 
 
-def section(found: FoundRun, place: int) -> PageSection | None:
+def section(opened: FoundRun, place: int) -> PageSection | None:
     """Tabulate the leading algorithms' amounts for inputs half or twice as large.
 
     None for a measurement, or if no amount is available.
     """
-    run = found.main
-    if run is None or run.is_measured or not found.verdict["pick"]:
+    run = opened.main
+    if run is None or run.is_measured or not opened.verdict["pick"]:
         return None
     try:
-        origin = {"file": found.scenario["file"], "folder": found.path, "allow_paths": False}
+        origin = {"file": opened.scenario["file"], "folder": opened.path, "allow_paths": False}
         scenario = parse(dict(run.table), **origin)
-        leading = _leading(found.verdict, run.rows)
+        leading = _leading(opened.verdict, run.rows)
         measure = _measure(run.rows[leading[0]], scenario)
         every = {label: _amounts(run.rows[label], scenario, measure) for label in leading}
         base = {label: amounts for label, amounts in every.items() if amounts}

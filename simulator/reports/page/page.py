@@ -55,7 +55,7 @@ def report(
         given = out is not None
         path = store.write_free(path, data, given=given, overwrite=overwrite)
     page = Report(path)
-    page.answers = [found.verdict["sentence"] for found in every]
+    page.answers = [one.verdict["sentence"] for one in every]
     return page
 
 
@@ -72,50 +72,50 @@ class Report(_Path):
 def html(every: Sequence[FoundRun]) -> str:
     """Return the page as HTML."""
     lines = series(every)
-    found = sections(every, lines)
+    parts = sections(every, lines)
     scripts = {"plotly": _plotly(), "page": _file("figures.js")}
     template = _environment().get_template("page.html.j2")
     return template.render(
-        title=", ".join(dict.fromkeys(str(each.scenario["title"]) for each in every)),
+        title=", ".join(dict.fromkeys(str(run.scenario["title"]) for run in every)),
         every=every,
-        sections=found,
+        sections=parts,
         figures={
             figure.id: interactive.spec(figure.panel)
-            for section in found
+            for section in parts
             for figure in section.figures
         },
         style=_file("figures.css") + _file("page.css"),
         scripts=scripts,
         hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
-        origins=[_origin(each) for each in every],
+        origins=[_origin(run) for run in every],
         sampling=SAMPLING if lines else "",
     )
 
 
 def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection]:
     """Return all sections of a page, in order."""
-    found: list[PageSection | None] = []
+    result: list[PageSection | None] = []
     drawn = [line for line in lines if line.curves.runs]
     if drawn:
-        found.append(_error(every, lines, drawn))
-    for place, each in enumerate(every):
-        own = [studies.comparison(each.comparison, place) if each.comparison else None]
-        own += studies.search(each.tune, place) if each.tune else []
-        own.append(studies.sweep(each.sweep, each.target, place) if each.sweep else None)
-        own.append(changes.section(each, place))
+        result.append(_error(every, lines, drawn))
+    for place, run in enumerate(every):
+        parts = [studies.comparison(run.comparison, place) if run.comparison else None]
+        parts += studies.search(run.tune, place) if run.tune else []
+        parts.append(studies.sweep(run.sweep, run.target, place) if run.sweep else None)
+        parts.append(changes.section(run, place))
         if len(every) > 1:
-            named = [one and replace(one, heading=f"{each.name}: {one.heading}") for one in own]
-            own = [one and replace(one, folded=CHANGES in one.heading) for one in named]
-        found += own
-    found.append(_differences(every) if len(every) > 1 else None)
-    found += [*details(drawn)] if drawn else []
-    return [section for section in found if section is not None]
+            named = [one and replace(one, heading=f"{run.name}: {one.heading}") for one in parts]
+            parts = [one and replace(one, folded=CHANGES in one.heading) for one in named]
+        result += parts
+    result.append(_differences(every) if len(every) > 1 else None)
+    result += [*details(drawn)] if drawn else []
+    return [section for section in result if section is not None]
 
 
 def _differences(every: Sequence[FoundRun]) -> PageSection:
-    rows = differing([found.scenario.get("table") or {} for found in every])
+    rows = differing([run.scenario.get("table") or {} for run in every])
     heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
-    heads = ("key", *(found.name for found in every))
+    heads = ("key", *(run.name for run in every))
     table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
     tables = [table] if rows else []
     return PageSection("differences", heading, tables=tables, folded=True)
@@ -124,9 +124,9 @@ def _differences(every: Sequence[FoundRun]) -> PageSection:
 def _error(
     every: Sequence[FoundRun], lines: Sequence[Series], drawn: Sequence[Series]
 ) -> PageSection:
-    targets = {found.target for found in every if found.main}
+    targets = {run.target for run in every if run.main}
     target = targets.pop() if len(targets) == 1 else None
-    picked = {(found.name, found.verdict["pick"]) for found in every}
+    picked = {(run.name, run.verdict["pick"]) for run in every}
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     lost = all(line.row["loss"]["last"] is None for line in drawn)
@@ -142,29 +142,29 @@ def _error(
     return PageSection("error", heading, lead, [PageFigure("error", label, panel)], tables)
 
 
-def _origin(found: FoundRun) -> dict[str, Any]:
+def _origin(opened: FoundRun) -> dict[str, Any]:
     """Return the origin of a RUN's numbers: scenario, seeds, versions, machine, notes."""
-    document = found.document
-    table = found.scenario.get("table")
+    document = opened.document
+    table = opened.scenario.get("table")
     seeds = document.get("seeds")
-    said = [*document.get("notes", ())]
-    for side, run in found.sides.items():
-        if run is not found.main:
-            said += [f"{side}: {note}" for note in run.summary["notes"]]
-    if found.comparison and found.main:
-        said += found.comparison["notes"]
+    notes = [*document.get("notes", ())]
+    for side, run in opened.sides.items():
+        if run is not opened.main:
+            notes += [f"{side}: {note}" for note in run.summary["notes"]]
+    if opened.comparison and opened.main:
+        notes += opened.comparison["notes"]
     return {
-        "name": found.name,
-        "title": found.scenario["title"],
-        "file": found.scenario["file"],
+        "name": opened.name,
+        "title": opened.scenario["title"],
+        "file": opened.scenario["file"],
         "toml": write_toml(table) if table else "",
         "seeds": json.dumps(seeds).strip("{}[]") if seeds else "",
         "engine": document.get("engine") or "",
         "versions": document.get("versions") or {},
         "machine": {
-            k: v for run in found.sides.values() for k, v in run.summary.get("machine", {}).items()
+            k: v for run in opened.sides.values() for k, v in run.summary.get("machine", {}).items()
         },
-        "notes": [*dict.fromkeys(said)],
+        "notes": [*dict.fromkeys(notes)],
     }
 
 

@@ -27,18 +27,18 @@ class PageTable:
         if len(self.rows) < 2:
             return self
         columns = [*zip(self.columns, zip(*self.rows, strict=True), strict=True)]
-        kept = [at for at, (_, cells) in enumerate(columns) if not at or len({*cells}) > 1]
+        varied = [at for at, (_, cells) in enumerate(columns) if not at or len({*cells}) > 1]
         same = [
             f"{head} {cells[0]}"
             for at, (head, cells) in enumerate(columns)
-            if at not in kept and cells[0] not in ("", "-")
+            if at not in varied and cells[0] not in ("", "-")
         ]
         return replace(
             self,
             caption=self.caption + (f"; all: {', '.join(same)}" if same else ""),
-            columns=[self.columns[at] for at in kept],
-            rows=[[row[at] for at in kept] for row in self.rows],
-            texts=sum(at < self.texts for at in kept),
+            columns=[self.columns[at] for at in varied],
+            rows=[[row[at] for at in varied] for row in self.rows],
+            texts=sum(at < self.texts for at in varied),
         )
 
     def folded_after(self, shown: int, most: int) -> "list[PageTable]":
@@ -60,7 +60,7 @@ class PageFigure:
     def all_of(cls, name: str, label: str, chart: Chart | None) -> "list[PageFigure]":
         """Return the panels of a chart; none if there is nothing to draw."""
         panels = chart.panels if chart else ()
-        return [cls(f"{name}-{at}" if at else name, label, each) for at, each in enumerate(panels)]
+        return [cls(f"{name}-{at}" if at else name, label, one) for at, one in enumerate(panels)]
 
 
 @dataclass(frozen=True)

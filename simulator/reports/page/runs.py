@@ -50,22 +50,22 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
     labels = [*dict.fromkeys(k for f in every for run in f.sides.values() for k in run.rows)]
     brief = dict(zip(labels, apart(labels), strict=True))
     lines: list[Series] = []
-    for number, found in enumerate(every):
-        before = f"{found.name}: " * (len(every) > 1)
-        for side, run in found.sides.items():
-            after = f", {side}" * (len(found.sides) > 1)
+    for number, one in enumerate(every):
+        before = f"{one.name}: " * (len(every) > 1)
+        for side, run in one.sides.items():
+            after = f", {side}" * (len(one.sides) > 1)
             measured = bool(after) and side == "measured"
             for label, row in run.rows.items():
                 place, title = labels.index(label), f"{before}{brief[label]}"
                 look = Look.at(place)._replace(width=2.0)
                 if before:
                     look = look._replace(dash=[*DASHES][number % len(DASHES)])
-                    title = title if len(labels) > 1 else found.name
+                    title = title if len(labels) > 1 else one.name
                 if measured:
                     look, title = look._replace(dash="dot", width=1.4, hollow=True), title + after
                 same, key = run.runs.get(label, ()), f"l{number}-{place}"
                 line = curves.Curves(title, same, look, key, measured, row)
-                lines.append(Series(label, f"{before}{label}{after}", found, line))
+                lines.append(Series(label, f"{before}{label}{after}", one, line))
     return lines
 
 
@@ -80,7 +80,7 @@ def results(
     for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
         there = any(column.of_summary(line.row) is not None for line in lines)
         if PAGE in column.shown_in and column.key != "time_to_target_s" and there:
-            level = f" ({USUAL})" * any(each.get(STATED.get(column.key)) for each in ends)
+            level = f" ({USUAL})" * any(row.get(STATED.get(column.key)) for row in ends)
             columns[column.words + level] = partial(_value, column)
     columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
     what, amounts = consumption.cells([line.row for line in lines], target)

@@ -150,7 +150,7 @@ def sweep(document: Row, target: float | None, place: int) -> PageSection:
     best = {(name, pick["label"]) for name, pick in zip(points, document["picks"], strict=False)}
     column = ranked_by(rows)
     beside = [BY_KEY[key] for key in BESIDE if any(row.get(key) is not None for row in rows)]
-    names = [each.words for each in beside]
+    names = [one.words for one in beside]
     columns = ("point", "algorithm", column.words, USUAL, "reached", "time per step", *names)
     cells = [
         (
@@ -160,7 +160,7 @@ def sweep(document: Row, target: float | None, place: int) -> PageSection:
             wording.qualified(estimate_of(row, column.key), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
             human(estimate_of(row, "seconds_per_step").value),
-            *(each.show(row.get(each.key)) for each in beside),
+            *(one.show(row.get(one.key)) for one in beside),
         )
         for name, same in points.items()
         for row in same

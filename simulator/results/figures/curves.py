@@ -179,9 +179,9 @@ def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
     the last loss, the band widens in proportion to the loss. None for a single seed without a
     model.
     """
-    if column == "loss" and (known := _modelled(line)):
+    if column == "loss" and (stated := _modelled(line)):
         last, mean = line.row["loss"]["last"], values.mean(axis=0)
-        low, high = wording.span(known)
+        low, high = wording.span(stated)
         return mean * (low / last), mean * (high / last)
     if len(values) < 2:
         return None
@@ -193,8 +193,8 @@ def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
 
 def _modelled(line: Curves) -> Sequence[float | None] | None:
     """Return the interval of the last loss if it contains a model's error."""
-    known: Sequence[float | None] | None = (line.row.get("interval90") or {}).get("loss")
-    return known if known and line.row["loss"]["last"] else None
+    ends: Sequence[float | None] | None = (line.row.get("interval90") or {}).get("loss")
+    return ends if ends and line.row["loss"]["last"] else None
 
 
 def _reached(line: Curves, target: float, size: float) -> list[Line]:
@@ -227,8 +227,8 @@ def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
     usual = max([*finite, np.median(means)])
     usual = min(usual, FARTHEST * abs(finite).max() if finite.size else math.inf)
     least = min(np.quantile(mean, LOWEST) for mean in late if mean.size)
-    seen = (means <= usual + 2 * abs(usual)) & (means >= least - abs(least) / 2)
-    return np.asarray(means[seen])
+    shown = (means <= usual + 2 * abs(usual)) & (means >= least - abs(least) / 2)
+    return np.asarray(means[shown])
 
 
 def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:

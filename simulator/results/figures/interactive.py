@@ -99,10 +99,10 @@ def spec(panel: Panel) -> Json:
         layout["uniformtext"] = {"minsize": 11, "mode": "hide"}  # labels without room are hidden
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
     lines: Json = {}
-    for each in panel.lines:
-        if each.key and each.named:
-            look = {"colour": _token(each.look.colour), "dash": each.look.dash}
-            lines.setdefault(each.key, {"name": each.name, "symbol": each.look.symbol} | look)
+    for shown in panel.lines:
+        if shown.key and shown.named:
+            look = {"colour": _token(shown.look.colour), "dash": shown.look.dash}
+            lines.setdefault(shown.key, {"name": shown.name, "symbol": shown.look.symbol} | look)
     return {"data": traces(panel), "layout": layout, "lines": lines, "height": panel.height}
 
 
@@ -124,18 +124,18 @@ def _line(line: Line) -> list[Json]:
     colour = _token(look.colour)
     x, y = rounded(line.x), rounded(line.y)
     shape = {"shape": "hv"} if line.steps else {}
-    own: Json = {"type": "scatter", "legendgroup": line.key}
+    trace: Json = {"type": "scatter", "legendgroup": line.key}
     result: list[Json] = []
     between = ""
     if line.band is not None:
         low, high = map(rounded, line.band)
         around = {"x": x + x[::-1], "y": high + low[::-1], "mode": "lines", "fill": "toself"}
         faint = {"fillcolor": f"{colour}/0.15", "line": {"width": 0}, "hoverinfo": "skip"}
-        result.append(own | around | faint | {"name": ""})
+        result.append(trace | around | faint | {"name": ""})
         between = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
-        own["customdata"] = [*map(list, zip(low, high, strict=True))]
+        trace["customdata"] = [*map(list, zip(low, high, strict=True))]
     if line.texts:
-        own["customdata"] = [*map(literal, line.texts)]
+        trace["customdata"] = [*map(literal, line.texts)]
     hover = "%{customdata}" if line.texts else f"{name}: %{{y:.4~g}}{between}"
     symbol = f"{look.symbol}-open" if look.hollow else look.symbol
     many = {"maxdisplayed": DOTS} if line.marks == "few" else {}
@@ -156,7 +156,7 @@ def _line(line: Line) -> list[Json]:
         "marker": {"symbol": symbol, "color": colour, "size": 7, **many},
         **({"hoverinfo": "skip"} if silent else {"hovertemplate": f"{hover}<extra></extra>"}),
     }
-    return [*result, own | how | main | dict(bars)]
+    return [*result, trace | how | main | dict(bars)]
 
 
 def error_bars(middle: Values, ends: Ends, colour: str) -> Json:

@@ -55,8 +55,8 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     chosen = [reading.paper(name) for name in names]
     execution = Execution(jobs=cores() if jobs is None else jobs)
     todo = [(one, claim) for one in chosen for claim in one.claims if claim.timing or not timing]
-    with store.KeptRuns(Path(out)) as kept, executors.start(execution) as executor:
-        lab, rows = Lab(full, execution, executor, kept, trained=tuple(overrides)), list[Row]()
+    with store.KeptRuns(Path(out)) as stored, executors.start(execution) as executor:
+        lab, rows = Lab(full, execution, executor, stored, trained=tuple(overrides)), list[Row]()
         for number, (paper, claim) in enumerate(todo):
             if progress:
                 progress(number, len(todo))
@@ -65,7 +65,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
             rows.append(_row(paper, claim, lab))
         if progress:
             progress(len(todo), len(todo))
-        kept.replace({}, {"claims": rows})
+        stored.replace({}, {"claims": rows})
         if report is not None:
             write(Path(report or out), rows, () if timing else chosen, lab)
         return {"claims": rows, "summary": counts(rows)}

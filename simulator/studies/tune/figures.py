@@ -40,9 +40,9 @@ def ranking(tune: Row) -> Chart | None:
     lines, near = list[Line](), list[float]()
     for name, look, as_good in (("may be the best", GOOD, True), ("others", WORSE, False)):
         places = [at for at, one in enumerate(good) if one == as_good]
-        found = [stated(shown[at], "value") for at in places]
-        values = [one.value / size for one in found]
-        low, high = ([one.span[side] / size for one in found] for side in (0, 1))
+        estimates = [stated(shown[at], "value") for at in places]
+        values = [one.value / size for one in estimates]
+        low, high = ([one.span[side] / size for one in estimates] for side in (0, 1))
         texts = [f"{names[at]}: {number(x)} {unit}" for at, x in zip(places, values, strict=True)]
         how: Any = {"joined": False, "marks": "all", "texts": texts, "x_bars": (low, high)}
         lines.append(Line(name, values, places, look, **how))
@@ -105,8 +105,8 @@ def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
 
 
 def _spreads(values: Sequence[float]) -> bool:
-    known = np.array(values)[np.isfinite(values)]
-    return known.size > 1 and float(np.ptp(known)) > LEAST * float(np.abs(known).max())
+    finite = np.array(values)[np.isfinite(values)]
+    return finite.size > 1 and float(np.ptp(finite)) > LEAST * float(np.abs(finite).max())
 
 
 def dominated(table: np.ndarray) -> np.ndarray:

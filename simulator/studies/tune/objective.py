@@ -289,10 +289,10 @@ def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
             f"{scenario.file}: run.target_loss = {aim.target:g}: reached at the start "
             f"(loss {losses[0]:.4g}); write a smaller one"
         )
-    gap, seen = FARTHEST, losses[np.isfinite(losses) & (losses > 0)]
-    if len(seen) and not diverged(run):
-        way = math.log(max(seen[0] / aim.target, 1.0 + 1e-9))
-        left = math.log(max(seen[-1] / aim.target, 1e-9)) / way
+    gap, valid = FARTHEST, losses[np.isfinite(losses) & (losses > 0)]
+    if len(valid) and not diverged(run):
+        way = math.log(max(valid[0] / aim.target, 1.0 + 1e-9))
+        left = math.log(max(valid[-1] / aim.target, 1e-9)) / way
         gap = float(np.clip(left, 0.0, FARTHEST))
     time = crossing(run, aim.target)
     if aim.name != "cost-to-loss" or not math.isfinite(time):

@@ -341,8 +341,8 @@ class Search(Race):
                 study.tell(trial, state=TrialState.FAIL)
                 continue
             trial.set_user_attr("label", candidate.label)
-            known = self.contenders.setdefault(candidate.label, Contender(candidate))
-            contenders[trial] = known
+            rival = self.contenders.setdefault(candidate.label, Contender(candidate))
+            contenders[trial] = rival
         fresh = (contender for contender in contenders.values() if not contender.scores)
         self._run_rounds([*dict.fromkeys(fresh)])
         for trial, contender in contenders.items():

@@ -107,8 +107,8 @@ class Runner:
 
         key = self._key if self.place.kept else None
         work = executors.Work(do, _description, len, versions, key, blocks)
-        scores, kept = executors.complete(self.place, work, tasks, self.progress)
-        self.done, self.resumed = self.done + len(scores), self.resumed + kept
+        scores, stored = executors.complete(self.place, work, tasks, self.progress)
+        self.done, self.resumed = self.done + len(scores), self.resumed + stored
         left = iter(scores)
         return [[*islice(left, len(request.seeds))] for request in requests]
 

@@ -135,8 +135,8 @@ class Space:
         for family, entry in self.entries.items():
             written, chosen = entry.table, dict[str, Any]()
             for key, values in entry.choices.items():
-                known = key in written and _tried(values, written[key])
-                chosen[key] = written[key] if known else _middle(values)
+                tried = key in written and _tried(values, written[key])
+                chosen[key] = written[key] if tried else _middle(values)
             points.append((family, chosen))
         return points
 

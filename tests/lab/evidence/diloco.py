@@ -48,23 +48,23 @@ def rows() -> np.ndarray:
 
 def fit(given: np.ndarray) -> Law:
     """Fit the law to rows by generalised least squares: equal sizes share a baseline."""
-    *places, group, seen, rounding = given.T
+    *places, group, losses, rounding = given.T
     alike = group[:, None] == group
     rounded = np.diag(rounding**2) + alike * np.outer(rounding, rounding)
     parameters, replicas, *periods, rise_stated = SWEEP
     sweep = np.full(2, parameters), np.full(2, replicas), np.array(periods)
     law, theta = Law(np.empty(0), np.empty(0), 5e-4), np.array(START)
     for _ in range(3):
-        root = np.linalg.cholesky(law.spread**2 * (np.eye(len(seen)) + alike) + rounded)
+        root = np.linalg.cholesky(law.spread**2 * (np.eye(len(losses)) + alike) + rounded)
 
         def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
             rise = np.diff(law_of(theta, *sweep)) - rise_stated
-            whitened = np.linalg.solve(root, law_of(theta, *places) - seen)
+            whitened = np.linalg.solve(root, law_of(theta, *places) - losses)
             return np.append(whitened, rise / (SWEEP_SD * rise_stated))
 
         theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
         steep = slopes(wrong, theta)
-        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(seen) - len(theta), 1)
+        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(losses) - len(theta), 1)
         law = Law(theta, np.linalg.inv(steep.T @ steep), law.spread * math.sqrt(chi))
     return law
 

@@ -203,17 +203,17 @@ def score(guesses: dict[Cell, Guess], known: Known) -> list[str]:
     return [known.words, *sizes, f"{np.mean(order):.2f}", f"{np.mean(ends):.2f}", regret]
 
 
-def detail(cell: Cell, found: Guess) -> list[object]:
+def detail(cell: Cell, made: Guess) -> list[object]:
     """Return a row about one cell."""
-    both = [ours / real - 1 for real, ours in found.times if max(real, ours) < np.inf]
-    never = sum((real == np.inf) != (ours == np.inf) for real, ours in found.times)
+    both = [ours / real - 1 for real, ours in made.times if max(real, ours) < np.inf]
+    never = sum((real == np.inf) != (ours == np.inf) for real, ours in made.times)
     words = f"{100 * np.median(both):+.0f} % (median of {len(both)})" if both else ""
     words += f"; {never} reached by one alone" if never else ""
-    pair = found.real, found.curve
+    pair = made.real, made.curve
     losses = [float(np.interp(part * STEPS, one[:, 0], one[:, 2])) for part in (0.2, 1)
               for one in pair]  # fmt: skip
     error = f"{100 * (losses[3] / losses[2] - 1):+.1f} %"
-    return [cell.program, cell.workers, found.basis, *(f"{x:.3f}" for x in losses), error, words]
+    return [cell.program, cell.workers, made.basis, *(f"{x:.3f}" for x in losses), error, words]
 
 
 def residuals(guesses: dict[Cell, Guess], known: Known) -> Iterator[list[object]]:

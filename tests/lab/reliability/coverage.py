@@ -64,9 +64,9 @@ def figure2(steps: int) -> Scenario:
 
 def truths(world: Scenario) -> dict[str, float]:
     """Return the expected seconds per step of ssgd and of every period, by theory."""
-    found = theory(world)
-    paces = {f"local-sgd tau={row['tau']}": row["seconds_per_step"] for row in found["periods"]}
-    return paces | {"ssgd": found["sync_seconds_per_step"]}
+    expected = theory(world)
+    paces = {f"local-sgd tau={row['tau']}": row["seconds_per_step"] for row in expected["periods"]}
+    return paces | {"ssgd": expected["sync_seconds_per_step"]}
 
 
 def run(world: Scenario, index: int, seeds: int) -> list[Run]:
@@ -82,7 +82,7 @@ def cut(values: Sequence[float]) -> np.ndarray:
 
 def row(what: str, truth: float, intervals: Sequence[Sequence[float] | None]) -> Row:
     """Count the intervals that contain the truth."""
-    held = sum(found is not None and found[0] <= truth <= found[1] for found in intervals)
+    held = sum(ends is not None and ends[0] <= truth <= ends[1] for ends in intervals)
     return {"what": what, "tried": len(intervals), "handled": held, "how": HOW}
 
 
@@ -256,22 +256,22 @@ def by_law(tries: int) -> Iterator[dict[str, Any]]:
             yield law_row(law, seeds, [intervals.positive(draw, heavy=law.heavy) for draw in draws])
 
 
-def law_row(law: KnownLaw, seeds: int, found: list[intervals.Estimate]) -> dict[str, Any]:
+def law_row(law: KnownLaw, seeds: int, estimates: list[intervals.Estimate]) -> dict[str, Any]:
     """Count the intervals that contain the estimated quantity."""
     held = 0
-    for problem in found:
+    for problem in estimates:
         assert problem.interval is not None
         truth = law.mean if problem.of == intervals.MEAN else law.median
         held += problem.interval[0] <= truth <= problem.interval[1]
-    of = Counter(item.of for item in found)
-    level = min(item.level or 0.0 for item in found)
-    text = ", ".join(f"{100 * count / len(found):.0f} % {name}s" for name, count in of.items())
+    of = Counter(item.of for item in estimates)
+    level = min(item.level or 0.0 for item in estimates)
+    text = ", ".join(f"{100 * count / len(estimates):.0f} % {name}s" for name, count in of.items())
     return {
         "what": f"{law.name}; {seeds} seeds",
-        "tried": len(found),
+        "tried": len(estimates),
         "handled": held,
         "how": HOW,
-        "note": f"{100 * held / len(found):.1f} % hold, claimed: {100 * level:.3g} %; {text}",
+        "note": f"{100 * held / len(estimates):.1f} % hold, claimed: {100 * level:.3g} %; {text}",
         "level": level,
         "heavy": law.heavy,
     }
