@@ -183,7 +183,7 @@ class Presence:
         return (team, noticed) if reports else self._enough(team, arrivals, noticed)
 
     def up(self, rank: int, time: float) -> float:
-        """Return when (s) a worker that takes no part at a time can take part again."""
+        """Return when (s) a worker that is out at a time can take part again."""
         members = self._run.availability.members
         for _ in range(PATIENCE):
             crash, back = self._run.calendars[rank].next(time)

@@ -9,15 +9,15 @@ One event per collective resumes all its workers, so that a barrier costs O(work
 Invariants.
 - Nodes see messages in order of arrival, and equal times in the order of sending (`undelivered`).
 - When no node is ready, only SimPy's next event (`agenda.next`), or the end of a transfer over
-  shared lines, can come before the first message. Events are therefore scheduled only by the
-    agenda, and counted in `events`, unless they are the end or a rollback.
-  - The end has the lowest priority (`LAST`): events exactly at the deadline count. `deadline`
-    has a tolerance for rounding, while reported times stop at the scenario's duration.
+  shared lines, can come before the first message. So only the agenda schedules events, counted in
+  `events`, unless they are the end or a rollback.
+- The end has the lowest priority (`LAST`), so that events exactly at the deadline count. `deadline`
+  has a tolerance for rounding, while reported times stop at the scenario's duration.
 
-  Reasons. SimPy's processes, `AllOf` and stores give the same order at several times the cost.
-  A run is composed: `transport` carries messages and collectives, `availability` has the times at
-  which nodes are up (each has `outages` if it may be down), `recovery` decides whose contributions
-  collectives take. Without crashes and shared lines, that costs a comparison with None.
+Reasons. SimPy's processes, `AllOf` and stores give the same order at several times the cost. A run
+is composed: `transport` carries messages and collectives, `availability` has the times at which
+nodes are up (they have `outages` if they may be down), and `recovery` decides whose contributions
+collectives use. Without crashes and shared lines, that costs a comparison with None.
 
 After a change run tests/engines and tests/programs, then `make bench`.
 """

@@ -33,7 +33,7 @@ TARGET = 0.5
 REPLICATES = 8
 REMARKS = """\
 The first six rows: five seeds each, by simulation. The time to the target is a sum of four steps
-only, each the slowest of four exponential times, and so skewed.
+only, each the slowest of four exponential times, so it is skewed.
 
 The rows by law: a run's value follows the law itself, more skewed than any sum of steps. An
 interval is right if it contains its quantity, the mean or the median. Where a law has no
