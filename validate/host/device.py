@@ -1,9 +1,9 @@
 """Devices for computing: their streams, events, pinned memory and native collectives.
 
 A CPU has done its work when a call returns. A GPU processes queues, its streams, while the host
-goes on; work of two streams has no order unless an event sets one. Three kinds of streams are used
-here: the default one, for a program's arithmetic on all threads of a process; `branch`, for a
-backward pass that runs beside it; and one for copies to the host, which therefore delay neither.
+goes on; work of two streams has no order unless an event sets one. There are three kinds of
+streams. The default one is for a program's arithmetic on all threads, and `branch` for a parallel
+backward pass. A third one is for copies to the host, which thus delay neither.
 
 A host waits for *blocking* events, at which its thread sleeps (cudaEventBlockingSync); a plain read
 of a tensor spins on a core, and the run no longer counts as evidence. So every read comes after

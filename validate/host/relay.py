@@ -5,11 +5,10 @@ The relay is a separate process, `python -m paceline.validate.host.relay`, which
 leaves no work for the garbage collector.
 
 One thread, one `select` loop. A node's process sends its rank and the descriptor of its TUN device
-over a Unix socket; from then on the relay reads IP packets from the device, computes when each
+over a Unix socket. From then on the relay reads IP packets from the device. It computes when each
 leaves its link (`RelayedPath`: a bounded queue at the bandwidth, then the latency), stores it in a
-heap by that time, and writes it to the receiver's device at that time. TCP itself runs
-in the kernels' stacks of the nodes; congestion is signalled by ECN marks before packets are
-dropped.
+heap, and writes it to the receiver's device at that time. TCP itself runs in the nodes' kernels;
+ECN marks signal congestion before packets are dropped.
 
 Precision: a sleeping core wakes about 0.1 ms late. The relay measures that (`late`), sleeps for
 correspondingly less and polls the rest; a packet that ends a sleep counts as that much older
@@ -64,8 +63,8 @@ class RelayedPath:
 
     Beyond twice the bandwidth-delay product it marks packets, so that TCP slows down before any is
     dropped, while the link stays busy. Acknowledgements go first, because a real host queues only
-    few packets of a connection (TCP's small queues): behind all data of the same direction they
-    would let the sender of the other direction idle.
+    few packets of a connection (TCP's small queues). Behind all data of their direction they would
+    keep the other sender idle.
     """
 
     def __init__(self, to: int, path: Path, back: float) -> None:

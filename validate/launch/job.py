@@ -3,9 +3,9 @@
 Programs, models and data sets can be functions of a script. As with multiprocessing, its module is
 imported in each process, so it must start its work under `if __name__ == "__main__":`.
 
-Pickles run code when they are read. So only the user who started a run can have written its job:
-the file is readable and writable by its owner alone, made anew by every command, and refused if
-owner or mode differ. No scenario, profile, trace or run directory contains a pickle.
+Pickles run code when they are read. So only the user who started a run may have written its job.
+Only the owner can read and write the file; every command makes a new one, and refuses another owner
+or mode. No scenario, profile, trace or run directory contains a pickle.
 """
 
 import os

@@ -289,9 +289,9 @@ def _loaded(load: Load, folder: str | None) -> Data:
 class Epochs:
     """The order in which every worker uses the `samples` training samples.
 
-    Without `shares` all workers share one order per epoch, of which worker r of m takes every m-th
-    sample from r on, as torch's DistributedSampler does, but without padding: an epoch has every
-    sample once. With `shares`, a worker uses only its share, in a separate order.
+    Without `shares` all workers share one order per epoch; worker r of m takes every m-th sample
+    from r on. This equals torch's DistributedSampler without padding: an epoch has every sample
+    once. With `shares`, a worker uses only its share, in a separate order.
     """
 
     def __init__(

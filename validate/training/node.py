@@ -8,8 +8,8 @@ suspended, and `execute` resumes it exactly once.
 - Collectives run on torch.distributed as soon as they are started. `wait` first waits for the real
   result, then sleeps until it is due by the emulated network.
 - Messages are received by threads (`messages.Mailbox`) and become visible when they are due.
-- The end: past the deadline a node that others may wait for in collectives goes on with zero
-  gradients (`_coast`) until a collective tells all ranks to stop after it; others stop at once.
+- The end: past the deadline, a node that others may wait for continues with zero gradients
+  (`_coast`) until a collective tells all ranks to stop; other nodes stop at once.
 - Records: `events` for calibration, spans for the timeline, and `outcomes`: every result that
   depends on time (which sender came first, whether a mean had arrived), in order, so that a replay
     can repeat the run without a clock.

@@ -1,14 +1,15 @@
 """Convert payloads to flat buffers for sending, and back.
 
 A payload's skeleton has a `Slot` in place of every tensor and number. Numbers (losses, clocks) must
-be averaged exactly and in rank order, as in the simulator, or decisions based on them would differ:
-every rank writes its numbers into separate places, with zeros elsewhere, each number as three parts
-that a sum of such buffers leaves exact.
+be averaged exactly and in rank order, as in the simulator, or decisions based on them would differ.
+So every rank writes its numbers into separate places, with zeros elsewhere, each as three parts
+that stay exact in a sum of such buffers.
 
 A message is a head, which all messages from one place in a program share, and a body. The head of a
 message to one node is sent as a pickle, which may run code where it is read. It comes from a node
-of the same run, over a group that only processes with the run's store have joined: by loopback on
-one machine, else over the launcher's network, which the user must trust (docs/concepts/trust.md).
+of the same run, over a group that only processes with the run's store join. The connection is
+loopback on one machine, else the launcher's network, which the user must trust
+(docs/concepts/trust.md).
 """
 
 import pickle

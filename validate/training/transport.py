@@ -2,8 +2,8 @@
 
 Collectives start in the order of the calls, the same on every rank, because torch.distributed
 matches them only by order. Any number can be under way. A collective that must wait (for a copy
-from a GPU, or for the result that it depends on) is queued on one thread, and so is every later one
-until the queue is empty: one thread preserves the order, and a start never blocks the program.
+from a GPU, or for an earlier result) is queued on one thread, like every later one until the queue
+is empty. So the order is preserved, and a start never blocks the program.
 
 gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL works on
 the GPU's memory (`Native`); its collectives follow the stream on which their buffer is made, and

@@ -2,8 +2,8 @@
 
 A crashed worker loses its computing since it last shared a result (`shared`). If the others wait
 for it, it computes that again. If they go on without it (`Presence.goes_on_without`), or a rule
-excludes it (`Rule.sits_out`), its program runs on with zero gradients and without weight in any
-mean, so that it has the others' parameters when it returns.
+excludes it (`Rule.sits_out`), its program continues with zero gradients and without weight in any
+mean. So it has the others' parameters when it returns.
 
 Clocks run ahead, so a node handles the crashes of its calendar before the others reach their time.
 If the run then ends earlier, or the step is abandoned, `forget_after` removes later entries of
