@@ -45,10 +45,10 @@ MEASURING = ("torch_objective", "training", "launch", "host", "measurement")  # 
 
 @dataclass(frozen=True)
 class Validation:
-    """A scenario predicted and measured with the same seeds, and how well the two agree.
+    """A scenario predicted and measured with the same seeds, and their comparison.
 
-    `evidence`: by label, whether its runs count; `machine`: the hardware they were measured on;
-    `resumed`: number of real runs kept from an earlier call.
+    `evidence`: by label, whether its runs count; `machine`: the hardware of the measurement;
+    `resumed`: number of real runs stored by an earlier call.
     """
 
     predicted: Result
@@ -60,7 +60,7 @@ class Validation:
 
     @property
     def notes(self) -> list[str]:
-        """Return warnings, and what was left out and why, in sentences."""
+        """Return warnings and omissions with reasons, in sentences."""
         notes = [*launch.exposure_warnings(), *self.measured.notes, *self.comparison.notes]
         return list(dict.fromkeys(notes))
 
@@ -87,20 +87,20 @@ def validate(  # noqa: PLR0913 - the options of the command
     programs: Programs = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """Run a scenario's algorithms simulated and for real, and compare.
+    """Run a scenario's algorithms in simulation and for real, and compare.
 
-    `seeds` seeds from `seed` on; `device`: "auto", "cpu" or "cuda". `programs`, by name, join the
-    catalogue's, and are functions of a module, or of a script whose work is under
-    `if __name__ == "__main__":`. `out` gets two run directories, `predicted` and `measured`, and
-    the comparison. Finished real runs are kept there at once, so that the same call resumes after
-    an interruption, except those of `programs`. Measured runs, which do not come again as they
-    were, and results of other settings are replaced only if `overwrite`. Raises InputError for
-    what cannot be run, RunError when a process dies: what was measured is kept in `measured`,
-    marked as cut short.
+    `seeds` seeds from `seed` on; `device`: "auto", "cpu" or "cuda". `programs`, by name, extend the
+    catalogue, and are functions of a module, or of a script whose work is under `if __name__ ==
+    "__main__":`. `out` gets two run directories, `predicted` and `measured`, and the comparison.
+    Finished real runs are stored there immediately, so that the same call resumes after an
+    interruption, except runs of `programs`. Measured runs, which cannot be repeated exactly, and
+    results of other settings are replaced only if `overwrite`. Raises InputError for settings that
+    cannot run. Raises RunError if a process dies; measurements so far stay in `measured`, marked as
+    cut short.
     """
     if READING in os.environ:
         raise InputError(
-            "a script that trains for real is imported by its processes: start its work under "
+            "processes of a real run import the script: start its work under "
             '`if __name__ == "__main__":`'
         )
     scenario = loaded(scenario, programs)
@@ -115,7 +115,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     options = settings("validate", scenario, seeds=list(numbers), device=device)
     with Destination.of(out, overwrite).open(ValidationDirectory, options) as whole:
         predict = partial(_predict, scenario, numbers, whole)
-        if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
+        if not joins:  # first, to find errors fast; under a launcher others would wait
             predicted = predict()
         directory = whole.measured
         job = _job(scenario, numbers, device, directory.scratch)
@@ -144,13 +144,13 @@ def validate(  # noqa: PLR0913 - the options of the command
 
 
 class MeasuredDirectory(store.Directory):
-    """A directory that real runs are written to; see `store.Directory`."""
+    """A directory for real runs; see `store.Directory`."""
 
     repeatable = False
 
 
 class ValidationDirectory(ComparisonDirectory):
-    """The directory of a comparison, in which `measured` is that of its real runs."""
+    """The directory of a comparison, whose folder `measured` has its real runs."""
 
     measured: MeasuredDirectory
 
@@ -159,14 +159,14 @@ class ValidationDirectory(ComparisonDirectory):
         self.measured = MeasuredDirectory(path, wanted, overwrite=self.overwrite)
 
     def close(self) -> None:
-        """Let other commands have both directories."""
+        """Release both directories for other commands."""
         if hasattr(self, "measured"):
             self.measured.close()
         super().close()
 
 
 def _predict(scenario: Scenario, numbers: range, whole: store.Directory) -> Result:
-    """Simulate with the seeds of the real runs; with a profile, add the nominal pace."""
+    """Simulate with the seeds of the real runs; with a profile, add the nominal step time."""
     run = partial(simulate, seeds=len(numbers), seed=numbers.start, paired=True)
     with store.Directory(whole.path / "predicted", whole.settings, overwrite=True) as directory:
         result = run(scenario, kept=directory)
@@ -199,7 +199,7 @@ def _job(scenario: Scenario, seeds: Sequence[int], device: str, folder: Path) ->
 
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
-    """Hash all that a real run depends on, except chance."""
+    """Hash everything that determines a real run, except chance."""
     simulated = Task(algorithm, seed, 0, "real").key(scenario.nominal)
     stated = scenario.table.get("validation")
     where = [stated, device, machine.boot_id(), execution.cores(), _code()]
@@ -209,7 +209,7 @@ def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> st
 
 @cache
 def _code() -> str:
-    """Hash the sources that real runs depend on."""
+    """Hash the sources on which real runs depend."""
     here = Path(__file__).parent
     ours = (path for room in MEASURING for path in sorted((here / room).glob("*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in ours)).hexdigest()

@@ -25,7 +25,7 @@ from . import payloads
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
 POINTS = 200  # points of a curve, if the scenario sets no interval
 DEADLINE_TOLERANCE = 1 + 1e-9
-"""A step that ends by `run.duration` times this still counts: a million additions round so much."""
+"""A step that ends by `run.duration` times this still counts, as a million additions round."""
 
 
 def deadline(scenario: Scenario) -> float:

@@ -42,7 +42,7 @@ SPAN = np.dtype(
 CAUSE = "the learning rate, or an outer one, is too high for this algorithm"
 ROUNDING = 1 + 1e-9  # times that differ by a smaller factor count as equal
 
-FIRST = 100_000  # lowest process id; Perfetto takes thread N of process N for its main thread
+FIRST = 100_000  # lowest process id; in Perfetto thread N of process N is its main thread
 RED = "terrible"  # the name of red in chrome://tracing
 PER_MICROSECOND = 1e3  # nanoseconds
 
@@ -237,9 +237,9 @@ def trace(groups: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     """Return timelines as Chrome trace events, which ui.perfetto.dev and chrome://tracing open.
 
     An algorithm is a process, a worker a thread; the server is the thread after the last worker's.
-    Shows the first seed that recorded spans. Perfetto counts whole nanoseconds, and leaves out a
-    slice that overlaps the one before it; so times are rounded to those before anything else, and a
-    slice begins where the one before it ends.
+    Shows the first seed that recorded spans. Perfetto counts whole nanoseconds, and drops a slice
+    that overlaps the previous one. So times are first rounded to nanoseconds, and every slice
+    begins where the previous one ends.
     """
     recorded = {label: [r for r in runs if r.spans is not None] for label, runs in groups.items()}
     shown = {label: runs[0] for label, runs in recorded.items() if runs}

@@ -1,4 +1,4 @@
-"""Run tasks in this process, in several, or on a Dask cluster, and keep their results."""
+"""Run tasks in this process, in several, or on a Dask cluster; store their results."""
 
 import multiprocessing
 import os
@@ -26,7 +26,7 @@ from .execution import Execution, Progress, cores
 T = TypeVar("T")
 R = TypeVar("R")
 
-PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others, and in here
+PATIENCE, PULSE = 10.0, 2.0  # seconds between reports of progress: other processes, and this one
 SHARED = "/dev/shm"  # where Linux keeps the locks that processes share
 
 UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
@@ -34,15 +34,15 @@ UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
 
 
 class Processes:
-    """Processes on this machine, which are begun anew where one has died."""
+    """Processes on this machine, which are replaced if one dies."""
 
     def __init__(self, jobs: int) -> None:
-        resource_tracker.ensure_running()  # now: what starts it later would let Ctrl-C in again
+        resource_tracker.ensure_running()  # started now: a later start would let Ctrl-C in again
         self.jobs = jobs
         self.renew()
 
     def renew(self) -> None:
-        """Begin with new processes. Raises InputError without shared memory."""
+        """Start new processes. Raises InputError without shared memory."""
         spawn = multiprocessing.get_context("spawn")
         try:
             self._pool = ProcessPoolExecutor(self.jobs, spawn, _begin, (self.jobs,))
@@ -70,17 +70,17 @@ class Processes:
             child.terminate()
         for child in children:
             child.join()
-        # Else its thread waits at exit to send a task, or for the rest of half a result.
+        # Otherwise its thread waits at exit to send a task, or for the rest of a result.
         if calls is not None:
             calls.cancel_join_thread()
             results_._writer.close()
 
 
 def _begin(jobs: int) -> None:
-    """Share the cores with the pool's other processes, and end with the parent.
+    """Set up a process: share the cores with the pool, and end with the parent.
 
-    More threads of OpenMP (torch) than cores wait for each other busily, which more than doubles
-    the time of small models. A user's own setting stands.
+    If OpenMP (torch) has more threads than cores, they wait for each other busily, which more than
+    doubles the time of small models. A user's setting takes precedence.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     parent = multiprocessing.parent_process()
@@ -97,7 +97,7 @@ def _begin(jobs: int) -> None:
 def start(execution: Execution) -> Iterator[Executor | Processes | None]:
     """Yield an executor of tasks, processes or a Dask cluster; None: this process.
 
-    Raises InputError where no Dask scheduler answers.
+    Raises InputError if no Dask scheduler answers.
     """
     if execution.dask is not None:
         with _client(execution.dask) as client, client.get_executor(pure=False) as cluster:
@@ -106,12 +106,12 @@ def start(execution: Execution) -> Iterator[Executor | Processes | None]:
         yield None
     else:
         named = multiprocessing.current_process().name != "MainProcess"
-        if named and multiprocessing.parent_process() is None:  # a child imports a script that asks
-            raise SystemExit(1)  # its parent reports the mistake, once
+        if named and multiprocessing.parent_process() is None:  # a child process imports the script
+            raise SystemExit(1)  # the parent reports the mistake once
         pool = Processes(execution.jobs)
         try:
             yield pool
-        except BaseException:  # do not wait for tasks whose results are not wanted any more
+        except BaseException:  # do not wait for tasks whose results are no longer needed
             pool.abort()
             raise
         pool.shutdown()
@@ -121,9 +121,9 @@ def start(execution: Execution) -> Iterator[Executor | Processes | None]:
 class Work(Generic[T, R]):
     """The work of a task: `do` it, describe it, and count its `runs`.
 
-    `versions`: of packages, which each process must have. For `complete`, of which a task is a
-    block of others: `key` of one of these, equal where results are (None: none are), and `blocks`
-    to group their indices.
+    `versions`: package versions that every process must have. For `complete`, where a task is a
+    block of smaller tasks: `key`, equal for smaller tasks with equal results (None: none are), and
+    `blocks`, which groups their indices.
     """
 
     do: Callable[[T], R]
@@ -135,7 +135,7 @@ class Work(Generic[T, R]):
 
 
 def checked(versions: Mapping[str, str], do: Callable[[T], R], task: T) -> R:
-    """Do a task. Raises InputError where this process has other versions."""
+    """Do a task. Raises InputError if this process has other versions."""
     if versions:
         store.demand_versions(versions)
     return do(task)
@@ -147,12 +147,12 @@ def results(
     tasks: Mapping[int, T],
     waiting: Callable[[float], None] = lambda runs: None,
 ) -> Iterator[tuple[int, R]]:
-    """Do `work` with each task; yield each result, with its task's key, at once.
+    """Do `work` with every task; yield the key and result of each as soon as it ends.
 
-    `waiting` is called every `PATIENCE` seconds meanwhile; if tasks run in this very process, every
-    `PULSE` seconds with how many of the `runs` of the task under way are done, and share of one.
-    Where a process dies, what is not done is repeated. Raises RunError, which begins with the
-    task's description, where one dies of that again.
+    Meanwhile `waiting` is called every `PATIENCE` seconds. If tasks run in this process, it is
+    called every `PULSE` seconds, with the number of finished `runs` of the current task, fractions
+    included. If a process dies, unfinished tasks are repeated. Raises RunError, which begins with
+    the task's description, if a process dies again.
     """
     do = partial(checked, work.versions, work.do)
     if executor is None:
@@ -177,14 +177,14 @@ def results(
             (name,) = map(work.description, share.values())
             raise RunError(
                 f"{name}: its process died, and again when it was repeated; unless someone killed "
-                "it, memory ran out (ask for fewer jobs), it ends itself, or a script asks for "
+                "it, memory ran out (use fewer jobs), it ends itself, or a script asks for "
                 'jobs outside of `if __name__ == "__main__":`'
             )
         alone = max(alone - 1, 0)
         if died:
             assert isinstance(executor, Processes)
             executor.renew()
-            alone = executor.jobs + 1  # those that were under way, one by one
+            alone = executor.jobs + 1  # tasks that were under way, one by one
 
 
 def _ended(
@@ -194,10 +194,10 @@ def _ended(
     description: Callable[[T], str],
     waiting: Callable[[float], None],
 ) -> Iterator[tuple[int, Future[R]]]:
-    """Yield the future of each task, with its key, once that has ended."""
+    """Yield the key and future of every task once it has ended."""
     posix = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if posix else ()
-    try:  # the threads and processes that this starts ignore Ctrl-C, too
+    try:  # the threads and processes started here also ignore Ctrl-C
         futures = {_submitted(executor, do, task): key for key, task in tasks.items()}
     finally:
         if posix:
@@ -231,7 +231,7 @@ class Place(NamedTuple):
         return self.directory if self.resumes else None
 
     def executor_of(self, tasks: int) -> Executor | Processes | None:
-        """Return where so many tasks run: this process knows the share of a single one."""
+        """Return the executor for `tasks` tasks; a single task runs here, to show its progress."""
         return None if tasks == 1 and self.execution.dask is None else self.executor
 
 
@@ -262,15 +262,15 @@ def complete(
     tasks: Sequence[T],
     progress: Progress | None = None,
 ) -> tuple[list[R], int]:
-    """Return the result of each task, and how many of their runs were kept from before.
+    """Return the result of every task, and how many of their runs were stored before.
 
-    Tasks of one key are done once. Each new result is kept at once.
+    Tasks with the same key are done once. Every new result is stored immediately.
     """
-    kept, named = place.kept, work.key if place.resumes else None
+    stored, named = place.kept, work.key if place.resumes else None
     keys = [*map(named, tasks)] if named else [*map(str, range(len(tasks)))]
     first = {text: index for index, text in reversed([*enumerate(keys)])}
     every = sorted(first.values())
-    done = {i: result for i in every if kept and (result := kept.find(keys[i])) is not None}
+    done = {i: result for i in every if stored and (result := stored.find(keys[i])) is not None}
     runs = {index: work.runs([tasks[index]]) for index in every}
     ready = resumed = sum(runs[index] for index in done)
 
@@ -284,8 +284,8 @@ def complete(
     for at, made in results(place.executor_of(len(todo)), work, todo, say):
         for index, result in zip(shares[at], made, strict=True):
             done[index] = result
-            if kept:
-                kept.keep(keys[index], result)
+            if stored:
+                stored.keep(keys[index], result)
         ready += sum(runs[index] for index in shares[at])
         say()
     return [done[first[text]] for text in keys], resumed
@@ -302,14 +302,14 @@ def _submitted(executor: Executor | Processes, do: Callable[[T], R], task: T) ->
 
 def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:
     """Return a function that adds up the finished shares of runs, one after another."""
-    said, ended, last, reached = monotonic(), 0, 0.0, 0.0
+    reported, ended, last, reached = monotonic(), 0, 0.0, 0.0
 
     def told(share: float) -> None:
-        nonlocal said, ended, last, reached
+        nonlocal reported, ended, last, reached
         ended += share == 0 < last
         last, reached = share, max(reached, min(runs, ended + share))
-        if (now := monotonic()) >= said + PULSE:
-            said = now
+        if (now := monotonic()) >= reported + PULSE:
+            reported = now
             tell(reached)
 
     return told
@@ -326,7 +326,7 @@ def _client(address: str) -> Any:
     try:
         if "inproc" not in address:  # a client of a wrong address takes 20 s to give up
             get_address_host_port(address)
-        connect: Callable[..., Any] = Client  # it has no types
+        connect: Callable[..., Any] = Client  # distributed has no types
         return connect(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(

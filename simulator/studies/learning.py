@@ -1,4 +1,4 @@
-"""What a learning curve says beside a run: penalties for `theory`, and intervals of the loss."""
+"""Apply learning curves: penalties for `theory`, and intervals of runs' losses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,13 +21,13 @@ from ..scenario.cluster import Cluster
 from ..scenario.scenario import Algorithm, Scenario, World
 from ..scenario.tables import LearningCurve
 
-LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, or a larger buffer"
+LOST = "diverges at any learning rate: try a smaller outer_lr or alpha, or a larger buffer"
 
 
 def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ()) -> Expected:
-    """Return the expected loss of an algorithm, with the error of the mechanism.
+    """Return an algorithm's expected loss, including the error of the mechanism.
 
-    `runs`: of the algorithm, which show what the mechanism found; none: one is made.
+    `runs`: the algorithm's runs, from which the mechanism is read; if empty, one is made.
     """
     goal: Any = with_tuned_rate(World(scenario, algorithm)).scenario.objective
     if isinstance(goal, Expected):
@@ -47,10 +47,10 @@ def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ())
 
 
 def penalties(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return every algorithm's penalty in loss, its interval and its basis.
+    """Return every algorithm's penalty in loss, with interval and basis.
 
-    `ratio`: of the loss at the end of [run] over data-parallel training's on as many tokens;
-    infinite where it diverges.
+    `ratio`: the loss at the end of [run], relative to data-parallel training on equal tokens;
+    infinite if it diverges.
     """
     if not isinstance(scenario.objective, LearningCurve):
         return []
@@ -90,7 +90,7 @@ def errors(
     losses: Mapping[str, Expected],
     links: Mapping[str, TimeModel],
 ) -> Models:
-    """Return the errors of losses and times that seeds do not show, by label."""
+    """Return errors of losses and times beyond the spread over seeds, by label."""
     result = dict[str, Errors]()
     quantity = TARGET if scenario.run.target_loss else PACE
     for algorithm in (one for one in scenario.algorithm if one.label in groups):
@@ -102,17 +102,17 @@ def errors(
 
 
 def rest(model: Any) -> str:
-    """Return in words what an algorithm's loss rests on."""
+    """Return the basis of an algorithm's loss, in words."""
     return f"{model.basis} ({'; '.join(model.why)})" if model.why else model.basis
 
 
 def notes(models: Mapping[str, Any]) -> list[str]:
-    """Note what losses rest on, by label."""
+    """Return notes on the basis of losses, by label."""
     labels: dict[str, list[str]] = {}
     for label, model in models.items():
         labels.setdefault(rest(model), []).append(label)
     whole = "; ".join(f"{basis}: {all_of(names)}" for basis, names in labels.items())
-    return [f"what losses rest on: {whole}"] if whole else []
+    return [f"basis of losses: {whole}"] if whole else []
 
 
 def intervals(
@@ -122,10 +122,11 @@ def intervals(
     stated: dict[str, list[float] | None],
     target: float | None,
 ) -> dict[str, list[float] | None]:
-    """Return 90 % intervals of the last loss and of the time to the target, beside those `stated`.
+    """Add 90 % intervals of the last loss and the time to the target to those `stated`.
 
-    Curve, critical batch and penalty are drawn together, and every draw is one of the runs, so that
-    the spread over seeds is in it. The stated intervals of times, by the model of times, add.
+    Curve, critical batch and penalty are drawn together. Every draw uses one of the runs, so it
+    includes the spread over seeds. The stated intervals of times, from the model of times, are
+    added.
     """
     lasts = [run.curve["loss"][-1] for run in runs]
     ends = {**stated, "loss": _of_runs(lasts, prediction_interval.of_loss(model, runs))}
@@ -134,17 +135,17 @@ def intervals(
     times = [crossing(run, target) for run in runs]
     until = times if any(map(isfinite, times)) else [run.duration for run in runs]
     steps, mean = prediction_interval.to_target(model, runs, target), sum(until) / len(until)
-    factors = stretched(cluster, mean, steps)  # nobody works at night
+    factors = stretched(cluster, mean, steps)  # clients compute only in some hours
     return ends | {TARGET: of_steps(until, factors, stated.get(TARGET) if until is times else None)}
 
 
 def of_steps(
     times: Sequence[float], factors: np.ndarray, within: Sequence[float] | None
 ) -> list[float]:
-    """Return the 90 % interval of the time that runs take to a loss.
+    """Return the 90 % interval of the time to a loss.
 
-    `factors`: draws of what their steps may be wrong by; `within`: the interval that their pace
-    makes of them, which adds.
+    `factors`: draws of the error of the steps needed; `within`: the interval of the time from the
+    error of a step's time, which is added.
     """
     low, high = _of_runs(times, factors)
     centre = sum(times) / len(times)

@@ -93,7 +93,7 @@ class Result(Display):
         return dict(statistics.jsonable(row))
 
     def statistics_of(self, algorithm: Algorithm, runs: Sequence[Run]) -> dict[str, Any]:
-        """Return the statistics of some runs of an algorithm, as `statistics.summarise`."""
+        """Return the statistics of some runs of an algorithm; see `statistics.summarise`."""
         scenario = self.scenario
         return statistics.summarise(
             runs,
@@ -106,9 +106,9 @@ class Result(Display):
     def _intervals(
         self, runs: Sequence[Run], model: Expected | None, missed: Unfitted | None
     ) -> dict[str, list[float] | None]:
-        """Return the 90 % intervals that tables state of an algorithm's `runs`, by quantity.
+        """Return the 90 % intervals of an algorithm's `runs` in tables, by quantity.
 
-        `model`: of a learning curve's loss; `missed`: the error of the model of times.
+        `model`: the model of a learning curve's loss; `missed`: the error of the model of times.
         """
         scenario, target = self.scenario, self.scenario.run.target_loss
         ends: dict[str, list[float] | None] = {}
@@ -129,7 +129,7 @@ class Result(Display):
 
     @cached_property
     def time_models(self) -> dict[str, Unfitted | None]:
-        """The model's error of times by label; None of a program that a profile was fitted to."""
+        """The model's error of times by label; None for programs to which a profile was fitted."""
         programs = self.scenario.programs
         return {
             one.label: self.links.get(one.label)
@@ -139,19 +139,19 @@ class Result(Display):
 
     @cached_property
     def errors(self) -> dict[str, Errors]:
-        """The errors of losses and times that seeds do not show, by label."""
+        """Errors of losses and times beyond the spread over seeds, by label."""
         stated = {row["label"]: row.get("interval90", {}) for row in self.algorithms}
         errors = learning.errors(self.scenario, self.groups, self.loss_models, self.links)
         return {label: one._replace(stated=stated[label]) for label, one in errors.items()}
 
     @property
     def failures(self) -> list[str]:
-        """A line for each algorithm whose nodes crashed, or whose means left contributions out."""
+        """One line per algorithm whose nodes crashed, or whose means left out contributions."""
         return [usage.of_failures(row) for row in self.algorithms if row["failures"] is not None]
 
     @property
     def loss_basis(self) -> str | None:
-        """The basis of the pick's loss; None where there is no loss."""
+        """The basis of the pick's loss; None without a loss."""
         by_label = bases(self.scenario)
         return by_label.get(self.verdict.pick or "", next(iter(by_label.values()), None))
 
@@ -179,7 +179,7 @@ class Result(Display):
 
     @property
     def pick(self) -> dict[str, Any]:
-        """The verdict in the terms of its order, as JSON has it."""
+        """The verdict with the terms of its order, as in JSON."""
         return self.verdict.keys
 
     @cached_property
@@ -207,17 +207,17 @@ class Result(Display):
 
     @classmethod
     def merged(cls, parts: Sequence["Result"]) -> "Result":
-        """Return the result of all seeds from results of some of the seeds.
+        """Merge results of different seeds into one.
 
-        The numbers are those of one call with all seeds. Raises InputError where scenarios differ,
-        or a seed is in two parts.
+        The numbers equal those of one call with all seeds. Raises InputError if scenarios differ,
+        or if two parts have the same seed.
         """
         first, *others = sorted(parts, key=lambda part: min(part.seeds))
         seeds = [seed for part in (first, *others) for seed in part.seeds]
         if any(part.scenario.table != first.scenario.table for part in others):
             raise InputError("merged: results of other scenarios; give those of one")
         if len({*seeds}) < len(seeds):
-            raise InputError(f"merged: {statistics.seeds(seeds)}: some seed is in two results")
+            raise InputError(f"merged: {statistics.seeds(seeds)}: a seed appears in two results")
         every = [part.groups for part in (first, *others)]
         runs = [run for label in first.groups for groups in every for run in groups[label]]
         return replace(first, seeds=seeds, runs=runs, resumed=sum(part.resumed for part in parts))
@@ -262,9 +262,10 @@ class Result(Display):
         )
 
     def language(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a language model's loss in other words: {} for other objectives.
+        """Return more measures of a language model's loss; {} for other objectives.
 
-        `perplexity`, and by what share the loss is above that of data-parallel training.
+        They are `perplexity`, and the share by which the loss exceeds that of data-parallel
+        training.
         """
         last, verdict = row["loss"]["last"], self.verdict
         if not isinstance(self.scenario.objective, LearningCurve) or last is None:
@@ -304,7 +305,7 @@ def save(
 ) -> None:
     """Write the run directory of `result`; `summary` and `files` are added to it.
 
-    `whole`: no run is missing, so that the runs kept for resuming are removed.
+    `whole`: whether no run is missing; then the runs stored for resuming are removed.
     """
     scenario = result.scenario
     written = {
@@ -326,14 +327,14 @@ def save(
 
 
 def _equal_tokens(scenario: Scenario) -> bool:
-    """Whether all runs use as many tokens, so that time is weighed against loss."""
+    """Return whether all runs use equal tokens, so that time is weighed against loss."""
     run = scenario.run
     by_tokens = isinstance(scenario.objective, LearningCurve) and scenario.cluster.sampling is None
     return by_tokens and run.duration is None and run.steps is not None
 
 
 def free_codecs(scenario: Scenario) -> list[str]:
-    """Return the algorithms whose codec compresses in no time, as each does by default."""
+    """Return the algorithms whose codec takes no time, as by default."""
     timed = {"raw", *(cost.kind for cost in scenario.codec if cost.compress + cost.decompress)}
     free = list[str]()
     for algorithm in scenario.algorithm:

@@ -32,7 +32,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     paired: bool = False,
     force: bool = False,
 ) -> Result:
-    """Simulate every algorithm of `scenario` (or of such a file) with `seeds` seeds from `seed` on.
+    """Simulate every algorithm of `scenario` (or its file) with `seeds` seeds from `seed` on.
 
     `jobs` processes, or the Dask cluster at address `dask`, share the tasks; the numbers are the
     same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
@@ -50,8 +50,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
     demand_algorithms(scenario)
     if not force:
         size.demand([(scenario, numbers)], execution)
-    asked = settings("simulate", scenario, seeds=list(numbers), engine=engine, paired=paired)
-    with executors.study(execution, store.Directory, asked, out, overwrite) as place:
+    stated = settings("simulate", scenario, seeds=list(numbers), engine=engine, paired=paired)
+    with executors.study(execution, store.Directory, stated, out, overwrite) as place:
         inside = place._replace(directory=kept or place.directory)
         result = run_on(inside, scenario, numbers, progress=progress, paired=paired)
         if place.directory:
@@ -69,20 +69,20 @@ def run_on(
 ) -> Result:
     """Simulate the seeds `numbers` of `scenario` at a place.
 
-    Many short simulations share one executor so, as processes take longer to start than they do.
+    Many short simulations can thus share one executor, whose processes take longer to start.
     """
     tasks = plan(scenario, numbers, place.execution.engine, paired)
     runs, resumed = _execute(scenario, tasks, place, progress)
     count = len(scenario.algorithm) * len(numbers)
-    known = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
-    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known)
+    errors = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
+    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, errors)
 
 
 def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:
-    """Return a task per algorithm and seed, then those of bootstrap replicates.
+    """Return a task per algorithm and seed, then the tasks of bootstrap replicates.
 
-    The first seed records a timeline. Replicates have the seeds of the runs if `paired`, else
-    seeds of their own.
+    The first seed records a timeline. Replicates have the seeds of the runs if `paired`, else other
+    seeds.
     """
     tasks = [
         Task(algorithm, seed, scenario.run.timeline_spans if seed == seeds[0] else 0, engine)
@@ -107,12 +107,12 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
 def _execute(
     scenario: Scenario, tasks: Sequence[Task], place: Place, progress: Progress | None = None
 ) -> tuple[list[Run], int]:
-    """Return each task's run, and the number of stored ones; store each new one."""
+    """Return the run of every task, and how many were stored before; store new ones."""
 
     def blocks(left: list[int]) -> list[list[int]]:
-        """Group tasks into blocks of seeds of one algorithm, in the order of their seeds.
+        """Group tasks into blocks of one algorithm's seeds, in the order of the seeds.
 
-        So the time left can be estimated early.
+        This order lets the remaining time be estimated early.
         """
         groups: dict[tuple[str, bool], list[int]] = {}
         for index in left:

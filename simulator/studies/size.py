@@ -1,7 +1,7 @@
-"""Time and memory that a simulation needs: estimated before it starts, refused if excessive.
+"""Estimate a simulation's time and memory before it starts; refuse excessive ones.
 
-Operations are counted, and cost nothing to count. Only where so many could take too long is the
-time of a step measured on this machine, in a short run of the task itself.
+Counting operations costs nothing. If the count could take too long, the time of a step is measured
+on this machine, in a short run of the task itself.
 """
 
 from collections.abc import Iterable
@@ -22,30 +22,30 @@ from ..scenario.scenario import Algorithm, Scenario, World
 from .execution import Execution, cores
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
-BRIEF = 60.0  # seconds at most, by the numbers below, which exceed what a step takes by far
-PROBING = 5.0  # seconds of measuring, after which the times measured so far have to do
+BRIEF = 60.0  # seconds at most, by the numbers below, which far exceed the time of a step
+PROBING = 5.0  # seconds of measuring, after which the times measured so far must do
 ENOUGH = 0.2  # seconds of one run whose steps are measured
-SLOW = 10.0  # seconds of a step, by the numbers below: it is not measured
+SLOW = 10.0  # seconds by the numbers below up to which a step is not measured
 
-# Seconds that no operation exceeds: what takes less than LONGEST by these needs no measurement.
+# Upper bounds of operations in seconds; less than LONGEST by these needs no measurement.
 GRADIENT = 1e-4
-ENTRY = 1e-7  # of a vector, and of a sample's activations
-MESSAGE = 1e-5  # of a flow
+ENTRY = 1e-7  # per entry of a vector, and of a sample's activations
+MESSAGE = 1e-5  # per flow
 
-# Bytes, by peaks that were measured.
-VECTORS = 8  # of each worker at once: parameters, gradient, noise, optimum, what is being sent, ...
-SAMPLE = 160.0  # numbers held for each sample of a mini-batch of `softmax`
-OF_MESSAGE = 170.0  # of a collective, in flows
-POINT = 32.0  # of a number of a curve, as Python keeps it
-OF_SPAN = 20.0 * SPAN.itemsize  # of a timeline, with the document that is written from it
+# Bytes, from measured peaks.
+VECTORS = 8  # vectors per worker: parameters, gradient, noise, optimum, payload, ...
+SAMPLE = 160.0  # numbers per sample of a mini-batch of `softmax`
+OF_MESSAGE = 170.0  # flows of a collective
+POINT = 32.0  # per number of a curve, as a Python object
+OF_SPAN = 20.0 * SPAN.itemsize  # per span of a timeline, with its document
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class Size(NamedTuple):
-    """Operations of all runs of an algorithm.
+    """The size of all runs of an algorithm.
 
-    `gradients`; `seconds`: of computing, at most; `memory`: peak bytes of one process; `steps`: of
-    one run, which may be infinite.
+    `gradients`: their number; `seconds`: most seconds of computing; `memory`: peak bytes of one
+    process; `steps`: steps of one run, possibly infinite.
     """
 
     gradients: float
@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The runs of one algorithm of a scenario, with as many seeds, and their size."""
+    """The runs of one algorithm of a scenario with `seeds` seeds, and their size."""
 
     scenario: Scenario
     algorithm: Algorithm
@@ -80,7 +80,7 @@ def count(scenario: Scenario, seeds: int) -> Size:
     entries = float(dimension_of(objective) or 0)
     batch = float(getattr(objective, "batch", 1))
     gradient = GRADIENT + ENTRY * entries * batch
-    evaluation = GRADIENT + ENTRY * entries * (1 if batch == 1 else 1e5)  # of a data set
+    evaluation = GRADIENT + ENTRY * entries * (1 if batch == 1 else 1e5)  # a data set
     memory = 8.0 * entries * workers * VECTORS
     if objective.kind == "softmax":
         memory += 8.0 * workers * batch * (SAMPLE + 3 * objective.hidden)
@@ -94,28 +94,28 @@ def count(scenario: Scenario, seeds: int) -> Size:
 
 
 def brief(scenario: Scenario, seeds: int | None) -> bool:
-    """Return whether all runs take little longer than starting processes would.
+    """Return whether all runs take hardly longer than starting processes.
 
-    `seeds` of each algorithm; None: run.seeds.
+    `seeds`: per algorithm; None: run.seeds.
     """
-    each = count(scenario, scenario.run.seeds if seeds is None else seeds)
-    return len(scenario.algorithm) * each.seconds < BRIEF
+    sizes = count(scenario, scenario.run.seeds if seeds is None else seeds)
+    return len(scenario.algorithm) * sizes.seconds < BRIEF
 
 
 def demand(
     runs: Iterable[tuple[Scenario, range]],
     execution: Execution | None = None,
 ) -> None:
-    """Refuse scenarios, each with its seeds, beyond a week or this machine's memory.
+    """Refuse scenarios that need more than a week or this machine's memory.
 
-    Raises InputError with the estimate.
+    Every scenario comes with its seeds. Raises InputError with the estimate.
     """
     execution = execution or Execution()
     parts = []
     for scenario, numbers in runs:
         seeds = numbers.stop - numbers.start  # len() takes no more than 2^63
         size = count(scenario, seeds)
-        parts += [Part(scenario, each, seeds, size) for each in scenario.algorithm]
+        parts += [Part(scenario, algorithm, seeds, size) for algorithm in scenario.algorithm]
     if not parts:
         return
     file = parts[0].scenario.file
@@ -123,8 +123,8 @@ def demand(
     there = available()
     if needed > there:
         raise InputError(
-            f"{file}: it would need about {number(needed / 2**30)} GiB of memory, and this machine "
-            f"has {number(there / 2**30)} to spare; ask for less (objective.dimension, "
+            f"{file}: this would need about {number(needed / 2**30)} GiB of memory, and this "
+            f"machine has {number(there / 2**30)} to spare; ask for less (objective.dimension, "
             "cluster.workers, seeds, jobs, a larger run.evaluate_every), or insist with --force"
         )
     shared = min(execution.jobs, cores())
@@ -139,36 +139,36 @@ def demand(
 
 
 def estimate(parts: Iterable[Part], execution: Execution, enough: float = 0.0) -> float:
-    """Return the core seconds that runs take together.
+    """Estimate the core seconds that runs take together.
 
-    The largest parts are measured; after `PROBING` seconds, or beyond `enough`, the others are
-    assumed to stay as far below their counts as these. Where all together cannot reach `enough`,
-    returns what they take at most.
+    The largest parts are measured. After `PROBING` seconds, or beyond `enough`, other parts are
+    assumed to stay below their counts by the same factor. If all parts together cannot reach
+    `enough`, returns their upper bound.
     """
     left = sorted(parts, key=lambda part: part.size.seconds, reverse=True)
-    most = sum(part.size.seconds for part in left)  # of the parts that are not measured
-    found = counted = 0.0
+    most = sum(part.size.seconds for part in left)  # the parts that are not measured
+    seconds = counted = 0.0
     end = perf_counter() + PROBING
     for part in left:
-        if found + most <= enough:
-            return found + most
-        if counted and (found > enough > 0 or perf_counter() > end):
+        if seconds + most <= enough:
+            return seconds + most
+        if counted and (seconds > enough > 0 or perf_counter() > end):
             break
         try:
-            found += measured(part, execution)
-        except Exception:  # the run itself will say what is wrong
+            seconds += measured(part, execution)
+        except Exception:  # the run itself will report the fault
             return 0.0
         counted, most = counted + part.size.seconds, most - part.size.seconds
-    return found * (1 + max(0.0, most) / counted) if counted < inf else found
+    return seconds * (1 + max(0.0, most) / counted) if counted < inf else seconds
 
 
 def measured(part: Part, execution: Execution) -> float:
-    """Return the core seconds of the runs of a part, by the steps of a short one."""
+    """Return the core seconds of a part's runs, measured on the steps of a short run."""
     scenario, algorithm, run = part.scenario, part.algorithm, part.scenario.run
     counted = part.size.seconds / part.seeds / max(part.size.steps, 1.0)
     if counted > SLOW:
         return part.size.seconds
-    if execution.engine == "auto":  # that of the whole run: a few steps alone never pay off
+    if execution.engine == "auto":  # the engine of the whole run: a few steps alone never pay off
         whole = pays_off(World(scenario, algorithm))
         execution = replace(execution, engine="batched" if whole else "virtual")
     few = range(execution.together(scenario, algorithm, part.seeds))
@@ -177,12 +177,12 @@ def measured(part: Part, execution: Execution) -> float:
     while True:
         ends = {"steps": int(steps), "evaluate_every": max(1, int(min(every, steps)))}
         short = scenario.model_copy(update={"run": run.model_copy(update=ends)})
-        execution.run(short, algorithm, few[:1])  # compiles, and fills caches
+        execution.run(short, algorithm, few[:1])  # compiles code and fills caches
         began = perf_counter()
         made = execution.run(short, algorithm, few)[0]
         taken = perf_counter() - began
         if taken > ENOUGH or made.steps < steps or steps >= part.size.steps or began > end:
-            by_time = made.duration / max(made.steps, 1.0)  # of the simulated clock
+            by_time = made.duration / max(made.steps, 1.0)  # by the simulated clock
             whole_run = run.duration / by_time if run.duration and by_time else inf
             left = min(run.steps or inf, whole_run) / max(made.steps, 1.0)
             if left == inf:  # the short run has not moved the clock
@@ -192,7 +192,7 @@ def measured(part: Part, execution: Execution) -> float:
 
 
 def available() -> float:
-    """Return the bytes of memory that this process may still use."""
+    """Return how many bytes of memory this process may still use."""
     import psutil  # noqa: PLC0415 - only here
 
     there = float(psutil.virtual_memory().available)

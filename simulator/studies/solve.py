@@ -80,8 +80,8 @@ class Condition:
         fails.
         """
         if not isfinite(number):
-            met = number <= self.bound if self.most else number >= self.bound
-            return 1.0 if met else -1.0
+            meets = number <= self.bound if self.most else number >= self.bound
+            return 1.0 if meets else -1.0
         above = log(number / self.bound) if min(number, self.bound) > 0 else number - self.bound
         return -above if self.most else above
 
@@ -253,10 +253,10 @@ def solve(  # noqa: PLR0913 - the options of the command
     indices = wanted.number.chosen(base)
     count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and two ends near it
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    asked = settings("solve", base, vary=vary, condition=condition, between=between, **how)
+    stated = settings("solve", base, vary=vary, condition=condition, between=between, **how)
     execution = Execution(engine, jobs, dask)
     demand_algorithms(base)
-    with executors.study(execution, store.SolveDirectory, asked, out, overwrite) as place:
+    with executors.study(execution, store.SolveDirectory, stated, out, overwrite) as place:
 
         def read(index: int, x: float) -> Reading:
             """Simulate one algorithm at one value."""
@@ -358,11 +358,11 @@ class _Search:
     def _edge(self, end: int) -> float | None:
         """Return the value from which, or up to which, the number or an end meets the condition."""
         places = sorted(self.readings)  # the next root is near the last one
-        met = [self.beyond(value, end) >= 0 for value in places]
-        if met[0] == met[-1]:
+        meets = [self.beyond(value, end) >= 0 for value in places]
+        if meets[0] == meets[-1]:
             return None
-        at = met.index(not met[0])
-        low, high, rises = places[at - 1], places[at], met[at]
+        at = meets.index(not meets[0])
+        low, high, rises = places[at - 1], places[at], meets[at]
         if self.values.whole:
             between = range(int(low) + 1, int(high))
             count = bisect_left(between, True, key=lambda x: (self.beyond(x, end) >= 0) == rises)

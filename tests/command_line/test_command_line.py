@@ -367,7 +367,7 @@ def test_theory(folder, capsys):
     status, out, _ = run(capsys, "theory", "test.toml")
     assert status == 0
     assert "speed-up" in out
-    assert f"hidden by a delay of {document['hide']['delay']} step" in out
+    assert f"A delay of {document['hide']['delay']} step" in out
 
 
 @looped("command", ["theory", "simulate"])

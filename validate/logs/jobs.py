@@ -1,4 +1,4 @@
-"""Read jobs.toml: logs of jobs, and what is known of each."""
+"""Read jobs.toml: logs of jobs, and their descriptions."""
 
 import json
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from . import tables
 from .tables import ROWS, SPELLINGS, Log
 
 MOST = 1000  # jobs
-PAUSE = 5.0  # times the median, from which a step holds an evaluation, a checkpoint or a pause
-UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its factor is fitted
+PAUSE = 5.0  # times the median: a longer step includes an evaluation, a checkpoint or a pause
+UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # default of a job that states none; its factor is fitted
 LINKS = {"bandwidth", "link", "regions", "platform"}
 UNSAID = {"latency": "0 s"}
 
 
 class _Table(Section):
-    """One [[job]] table; what its tables of a scenario hold is for `parse` to check."""
+    """One [[job]] table; `parse` checks its scenario tables."""
 
     log: Name = Field(description="its log, beside this file")
     algorithm: dict[str, Any] | Name = Field(description="what it ran, as in a scenario")
@@ -55,9 +55,9 @@ class _File(Section):
 class Job:
     """A job: its log without the warm-up, and its `scenario`, whose [cluster] compute is unknown.
 
-    `network`: its table as written; `knows_link`: whether it states a bandwidth; `machine`: jobs of
-    one model with the same one compute alike; `compute`: a step's computing (seconds), if stated;
-    `from_zero`: whether the log has a step 0.
+    `network`: its table as written; `knows_link`: whether it states a bandwidth; `machine`: its
+    machine, on which jobs of one model compute alike; `compute`: a step's compute time (seconds),
+    if stated; `from_zero`: whether the log has a step 0.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Job:
 
     @property
     def family(self) -> str:
-        """Return how its algorithm's workers meet."""
+        """Return how its algorithm's workers communicate."""
         return self.scenario.programs[self.scenario.algorithm[0].name].family
 
     @property
     def slowed(self) -> bool:
-        """Return whether it may compute beside collectives on GPUs."""
+        """Return whether it may compute during collectives on GPUs."""
         return self.scenario.network.library == "nccl" and self.family == "overlapped"
 
 
@@ -141,7 +141,7 @@ def warm(log: Log, warmup: int, where: str) -> Log:
     keep = log.step - log.steps >= int((log.step - log.steps).min()) + warmup
     if not keep.any():
         raise InputError(
-            f"{where}.warmup = {warmup}: {log.path} has no more steps than that; leave out fewer"
+            f"{where}.warmup = {warmup}: {log.path} has no steps after that; write a smaller number"
         )
     return replace(log, **{name: getattr(log, name)[keep] for name in ROWS})
 
@@ -160,7 +160,7 @@ def template(path: Path) -> str:
 
 
 def described(log: Log) -> str:
-    """Say in a line what a log shows, such as "a.csv: nanoGPT, 61 lines of 61 steps, ..."."""
+    """Describe a log in a line, such as "a.csv: nanoGPT, 61 lines of 61 steps, ..."."""
     lasted, ranks = log.seconds / log.steps, len(np.unique(log.rank))
     slow, usual = np.quantile(lasted, (0.95, 0.5))
     pauses = int((lasted > PAUSE * usual).sum())
@@ -175,6 +175,6 @@ def described(log: Log) -> str:
 
 
 def common(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Return the keys of [network] that all jobs state alike."""
+    """Return the keys of [network] that are equal in all jobs."""
     first = jobs[0].network
     return {k: v for k, v in first.items() if all(job.network.get(k) == v for job in jobs)}

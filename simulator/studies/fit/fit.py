@@ -144,8 +144,8 @@ def fit(  # noqa: PLR0913 - the options of the command
     if not force:
         size.demand([(end, numbers) for end in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    asked = settings("fit", base, targets=untrusted.text(file), **how)
-    with executors.study(execution, store.FitDirectory, asked, out, overwrite) as place:
+    stated = settings("fit", base, targets=untrusted.text(file), **how)
+    with executors.study(execution, store.FitDirectory, stated, out, overwrite) as place:
         count, variants = 0, len({id(target.variant) for target in wanted})
         most = variants * (_spread(keys) + MOST * (1 + 2 * len(keys)))
 

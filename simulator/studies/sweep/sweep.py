@@ -57,12 +57,12 @@ def sweep(  # noqa: PLR0913 - the options of the command
 ) -> SweepResult:
     """Simulate `scenario` at every combination of values, or at every point.
 
-    Keys are as `--set` takes them ("algorithm.local-sgd.tau"), values too ("20 ms"), or numbers,
-    lists and dicts. The last key varies fastest. All points are checked before anything runs, and
-    runs that are the same at several points are computed once. The other options are `simulate`'s;
-    with `out`, everything finished is kept there for good, so that the same call, or one with more
-    points, computes only the rest; the table of other settings, or of points that are not among
-    these, is replaced only if `overwrite`. Raises InputError.
+    Keys and values are those of `--set` ("algorithm.local-sgd.tau", "20 ms"); values may also be
+    numbers, lists and dicts. The last key varies fastest. All points are checked before anything
+    runs, and equal runs at several points are computed once. The other options are those of
+    `simulate`. With `out`, everything finished stays there, so that the same call, or one with more
+    points, computes only the rest. A table of other settings, or of other points than these, is
+    replaced only if `overwrite`. Raises InputError.
     """
     scenario = loaded(scenario, programs)
     if vary and points:
@@ -79,8 +79,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
     triples = zip(chosen, scenarios, ranges, strict=True)
     tasks = [SweepTask(one, a, of, point) for point, one, of in triples for a in one.algorithm]
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    asked = settings("sweep", scenario, points=chosen, **how)
-    with executors.study(execution, store.SweepDirectory, asked, out, overwrite) as place:
+    stated = settings("sweep", scenario, points=chosen, **how)
+    with executors.study(execution, store.SweepDirectory, stated, out, overwrite) as place:
         records, resumed = _execute(tasks, place, progress)
         result = table.collected(scenario, chosen, scenarios, records, resumed)
         if place.directory:
@@ -91,12 +91,12 @@ def sweep(  # noqa: PLR0913 - the options of the command
 def _execute(
     tasks: Sequence[SweepTask], place: Place, progress: Progress | None
 ) -> tuple[list[Record], int]:
-    """Return the record of each task, and how many of their runs the directory had."""
+    """Return the record of every task, and how many of their runs the directory had."""
     execution = place.execution
     versions = plugins.versions(*(task.scenario.objective for task in tasks))
 
     def blocks(left: list[int]) -> list[list[int]]:
-        random.Random(0).shuffle(left)  # so that the time left can be estimated early
+        random.Random(0).shuffle(left)  # so that the remaining time can be estimated early
         return [[index] for index in left]
 
     def key(task: SweepTask) -> str:
@@ -121,7 +121,7 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
-    """Return the scenario at each point; raise InputError for the first few things wrong."""
+    """Return the scenario at every point; raise InputError for the first few faults."""
     scenarios: list[Scenario] = []
     wrong: dict[str, None] = {}
     for point in points:

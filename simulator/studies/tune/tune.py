@@ -25,8 +25,8 @@ from .runner import Runner, TuneDirectory, quiet
 from .space import Space, space
 
 TRIALS = 256
-FEWEST = 2  # seeds that every configuration runs with
-CANDIDATES = 5  # whose regret is computed
+FEWEST = 2  # fewest seeds of every configuration
+CANDIDATES = 5  # most configurations whose regret is computed
 
 
 def tune(  # noqa: PLR0913 - the options of the command
@@ -47,10 +47,10 @@ def tune(  # noqa: PLR0913 - the options of the command
 ) -> TuneResult:
     """Search [tune] of `scenario` for the best algorithm and parameters, with paired seeds.
 
-    `objective`: one of `objective.OBJECTIVES`; `trials`: configurations tried at most. The numbers
-    are the same for any `jobs` or `dask`. With `out`, each run is kept there at once, so that the
-    same call resumes after an interruption, and tune.json and figures are written in the end (over
-    those of other settings only if `overwrite`); runs of `programs`, whose code has no version, are
+    `objective`: one of `objective.TABLE`; `trials`: the most configurations to try. The numbers are
+    the same for any `jobs` or `dask`. With `out`, every run is stored there immediately, so that
+    the same call resumes after an interruption. At the end it writes tune.json and figures (over
+    those of other settings only if `overwrite`). Runs of `programs`, whose code has no version, are
     not resumed. Raises InputError.
     """
     began = time.perf_counter()
@@ -111,7 +111,7 @@ def tune(  # noqa: PLR0913 - the options of the command
 def _until(
     tried: Space, aim: TuningObjective, seed: int, execution: Execution
 ) -> tuple[Space, TuningObjective, list[str]]:
-    """Return the space and the objective with the end of all runs, and notes on that."""
+    """Set the end of all runs in the space and the objective; return these and notes."""
     if aim.steps:
         duration = tried.scenario.run.duration
         note = (
@@ -131,14 +131,14 @@ def _until(
                 world = world.model_copy(update={"objective": NoObjective(kind="none")})
             lengths += [run.duration for run in execution.run(world, world.algorithm[0], [seed])]
         deadline = min(lengths)
-        notes = [f"every run ends after {statistics.human(deadline)}, as the shortest does"]
+        notes = [f"every run ends after {statistics.human(deadline)}, like the shortest"]
     return tried.until(deadline), replace(aim, deadline=deadline), notes
 
 
 def plan(scenario: Scenario, objective: str | None) -> tuple[Space, TuningObjective, list[str]]:
-    """Return the space to search, the objective, and notes of what was assumed.
+    """Return the space to search, the objective, and notes on assumptions.
 
-    Raises InputError where there is nothing to tune.
+    Raises InputError if there is nothing to tune.
     """
     tried, assumed = space(scenario)
     pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
@@ -159,7 +159,7 @@ def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
 
 
 def save(result: TuneResult, directory: TuneDirectory) -> None:
-    """Write tune.json and the figures. Raises InputError where they cannot be written."""
+    """Write tune.json and the figures. Raises InputError if they cannot be written."""
     document = result.json()
     document["scenario"]["table"] = result.space.scenario.table
     draw, where = partial(figures.figures, document), directory.path
