@@ -107,7 +107,8 @@ class Display:
         Returns:
             The (first) matplotlib Axes, or a plotly Figure.
 
-        Raises: InputError: if the backend is unknown, or there is nothing to draw.
+        Raises:
+            InputError: if the backend is unknown, or there is nothing to draw.
         """
         if backend not in BACKENDS:
             raise InputError(f"backend {backend!r}: unknown; choose one of: {', '.join(BACKENDS)}")

@@ -518,7 +518,7 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
 @looped(
     ("more", "words"),
     [
-        ({"model": "gpt"}, r"objective.model.*takes text.*\(1, 8, 8\).*mlp"),
+        ({"model": "gpt"}, r"objective.model.*needs text.*\(1, 8, 8\).*mlp"),
         ({"model": "gpt", "data": "random-classification"}, r"objective.model.*choose another"),
         (TEXT | {"model": "mlp"}, r"objective.model.*\(2, 128, 64\).*choose another"),
         (TEXT | {"partition": {"dirichlet": 0.3}}, r"objective.partition.*text lacks.*\"iid\""),

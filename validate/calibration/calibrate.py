@@ -103,10 +103,11 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit a profile to the runs at `paths`.
 
-    Args: paths: Run directories of `paceline validate`, a job's telemetry, traces of
-    torch.profiler. base: A profile for numbers that the runs do not show, such as that of `paceline
-    probe`. allow_paths: Whether files that a run's scenario names may lie outside its folder.
-    progress: Function that receives the number of finished stages, and of all stages.
+    Args:
+        paths: Run directories of `paceline validate`, a job's telemetry, traces of torch.profiler.
+        base: A profile for numbers that the runs do not show, such as that of `paceline probe`.
+        allow_paths: Whether files that a run's scenario names may lie outside its folder.
+        progress: Function that receives the number of finished stages, and of all stages.
 
     Raises:
         InputError: If there is nothing to fit to.

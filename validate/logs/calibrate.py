@@ -78,10 +78,11 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit a profile to measured runs, or to the logs of jobs that one file describes.
 
-    Args: paths: Those of `calibration.calibrate`, fitted with `base`; or one file of [[job]]
-    tables. base: A profile for numbers that measured runs do not show. allow_paths: Whether files
-    outside the folder of the file that names them may be read. progress: Receives the number of
-    finished stages, and of draws in the last stage.
+    Args:
+        paths: Those of `calibration.calibrate`, fitted with `base`; or one file of [[job]] tables.
+        base: A profile for numbers that measured runs do not show.
+        allow_paths: Whether files outside the folder of the file that names them may be read.
+        progress: Receives the number of finished stages, and of draws in the last stage.
 
     Raises:
         InputError: For wrong input; for a log alone, with a file of jobs to fill in.

@@ -64,8 +64,11 @@ def figures(
 ) -> dict[str, bytes]:
     """Return all figures of runs, by file name.
 
-    Args: lines: the runs by algorithm, with their summaries. title: the title of every figure.
-    target: the loss to reach. loss: the name of the loss on the axis.
+    Args:
+        lines: the runs by algorithm, with their summaries.
+        title: the title of every figure.
+        target: the loss to reach.
+        loss: the name of the loss on the axis.
     """
     with style.style():
         charts = {

@@ -273,7 +273,7 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     assert steers.settings == {"tau": 16}
     with pytest.raises(InputError, match="choose one of: fixed, model"):
         controller(tmp_path / "run", "best")
-    with pytest.raises(InputError, match=r"4 workers, and 2 processes .* cluster.workers = 2"):
+    with pytest.raises(InputError, match=r"4 workers, but there are 2 .* cluster.workers = 2"):
         controller(tmp_path / "run", workers=2)
 
 

@@ -63,8 +63,10 @@ def agreement(real: Sequence[float], predicted: Sequence[float]) -> Iterator[flo
 def objective(runs: Iterable[Curve], folder: Path, **given: Any) -> tuple[dict[str, Any], Any]:
     """Fit an objective to losses of runs like `paceline fit-loss`; return it and remarks.
 
-    Args: runs: Logs of a loop: of the baseline, a local run and so on. folder: The folder for the
-    logs and the fitted curve. given: Fields of `loss.Given`.
+    Args:
+        runs: Logs of a loop: of the baseline, a local run and so on.
+        folder: The folder for the logs and the fitted curve.
+        given: Fields of `loss.Given`.
     """
     paths = []
     for place, curve in enumerate(runs):
