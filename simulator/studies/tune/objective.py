@@ -408,7 +408,7 @@ def _demand(scenario: Scenario, name: str) -> None:
             )
     if isinstance(spec, NoObjective) and name not in (*PACES, GOODPUT):
         raise InputError(
-            f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
+            f'{file}: objective.kind = "none": has no loss, which {name} needs; choose an '
             f'objective such as objective.kind = "softmax", or --objective {STEP_TIME}'
         )
     floor = baseline(spec).floor if isinstance(spec, LearningCurve) else 0.0
