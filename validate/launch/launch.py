@@ -219,7 +219,7 @@ def _death_report(rank: int, state: int, job: Job) -> str:
 def how(status: int | None) -> str:
     """Describe how a process ended."""
     if status is None:  # its status was collected elsewhere
-        return "unseen"
+        return "of an unknown cause"
     return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 

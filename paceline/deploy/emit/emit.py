@@ -148,7 +148,7 @@ def _fits(rule: Any, value: Any, pick: Pick) -> bool:
 
 
 def problems(target: str, pick: Pick) -> Iterator[str]:
-    """Return the settings of a pick that a target would run differently, or not at all."""
+    """Yield the settings of a pick that a target would run differently, or not at all."""
     algorithm, words = pick.algorithm, TARGETS[target]
     name, policy = algorithm.name, pick.scenario.under(algorithm).recovery
     if name not in PROGRAMS[target]:

@@ -217,7 +217,7 @@ def detail(cell: Cell, made: Guess) -> list[object]:
 
 
 def residuals(guesses: dict[Cell, Guess], known: Known) -> Iterator[list[object]]:
-    """Return errors of predicted log ratios to ssgd with equal workers, by kind and basis."""
+    """Yield errors of predicted log ratios to ssgd with equal workers, by kind and basis."""
     rest: dict[tuple[str, str], list[float]] = {}
     for cell, actual in guesses.items():
         base = Cell("ssgd", cell.workers)

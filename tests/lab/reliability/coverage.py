@@ -249,7 +249,7 @@ LAWS = (
 
 
 def by_law(tries: int) -> Iterator[dict[str, Any]]:
-    """Return a row per law and number of seeds; `level`: the lowest claimed level."""
+    """Yield a row per law and number of seeds; `level`: the lowest claimed level."""
     for law in LAWS:
         for seeds in (4, 8, 32):
             draws = law.draw(np.random.default_rng(11), (tries, seeds))
