@@ -1,8 +1,8 @@
-"""What models of times and losses may miss, and prediction intervals: where to expect a run.
+"""Compute prediction intervals of runs from the errors of models of time and loss.
 
-Two errors add up, each known from few values: those of the calibrated numbers and of chance, which
-bootstrap replicates show, and the model's own, which programs show that no run was fitted to. Draws
-of all algorithms are joint, so that what two of them share cancels in their ratio.
+Two errors add up, both estimated from few values. Bootstrap replicates show the errors of
+calibrated numbers and of chance; programs without fitted runs show the model's error. Draws of all
+algorithms are joint, so that errors that two of them share cancel in their ratio.
 """
 
 import csv
@@ -36,11 +36,11 @@ MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PUBLISHED = Path(__file__).with_name("published.csv")
 FEWEST = 20  # published measurements of one kind, below which those of a wider kind are used
 PACE, TARGET = "seconds_per_step", "time_to_target"
-DRAWS = 200  # as many as of a learning curve, with which they are drawn together
+DRAWS = 200  # as many draws as of a learning curve, because they are drawn together
 WIDE = 0.4  # logarithm of the slowest over the predicted time, from which its cause is named
-TELLING = 0.05  # share of the time from which links are worth a note
+TELLING = 0.05  # share of the time above which links are worth a note
 ON_GPUS = ("nccl", "byteps")  # libraries that compute on the devices of their programs
-FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
+FITTED = "standard errors of the profile, which was fitted to this program under similar conditions"
 WHY_NOT = (
     "none: ideal links without a library or card describe no machine; "
     'write network.transport = "tcp", a network.library or a network.card, or extend a profile'
@@ -50,13 +50,13 @@ ALONE = "standard errors of the profile alone: it states no error of the model"
 
 @dataclass(frozen=True)
 class Spread:
-    """A variance of logarithms, estimated with so many degrees of `freedom`."""
+    """A variance of logarithms, estimated with `freedom` degrees of freedom."""
 
     variance: float
     freedom: float
 
     def __add__(self, other: "Spread") -> "Spread":
-        """Add an independent spread, with Welch and Satterthwaite's freedom."""
+        """Add an independent spread; degrees of freedom by Welch and Satterthwaite."""
         whole = self.variance + other.variance
         if not 0 < whole < inf:
             return replace(self, variance=whole)
@@ -64,7 +64,7 @@ class Spread:
         return Spread(whole, whole**2 / parts)
 
     def within(self) -> float:
-        """Return half the width of Student's interval, of logarithms."""
+        """Return half the width of Student's interval of logarithms."""
         from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
 
         return float(stdtrit(self.freedom, (1 + LEVEL) / 2) * sqrt(self.variance))
@@ -72,31 +72,31 @@ class Spread:
 
 @dataclass(frozen=True)
 class Unfitted:
-    """The model's error for a program without fitted runs, by its `family`."""
+    """The model's error for a program of some `family` without fitted runs."""
 
     error: ModelError
     family: str | None
 
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
-        """Return the spreads of measured values below and above predictions with equal delays."""
+        """Return how far measured values lie below and above predictions with equal delays."""
         model = Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
         return model, model
 
     @property
     def basis(self) -> str:
-        """Where the error comes from."""
+        """The source of the error, in words."""
         has_family = self.family in self.error.seconds_per_step
         kind = f"{self.family} programs" if has_family else "the family with the largest errors"
         source = f" ({self.error.source})" if self.error.source else ""
         return (
             "standard errors of the profile, and the model's error, learnt from "
-            f"{self.error.programs} programs that no run was fitted to{source}: that of {kind}"
+            f"{self.error.programs} programs without fitted runs{source}: that of {kind}"
         )
 
 
 @cache
 def model_errors() -> dict[str, Any]:
-    """Return the errors of programs in the validation matrix, by kind of network.
+    """Return the model's errors in the validation matrix, by kind of network.
 
     Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
     `python -m paceline.validate.matrix.page`.
@@ -108,9 +108,9 @@ def model_errors() -> dict[str, Any]:
 class Uncalibrated(Unfitted):
     """The error of a prediction over TCP without a profile.
 
-    `faster`, `slower`: logarithms of the time where links take as long as at the 5 and 95 %
-    quantiles that `source` gives, over the time predicted; learnt from so many `conditions`.
-    `cause`: what makes most of `slower`.
+    `faster`, `slower`: logarithms of the time with links at the 5 and 95 % quantiles of `source`,
+    over the predicted time. `conditions`: the number of conditions behind the quantiles. `cause`:
+    what makes most of `slower`.
     """
 
     faster: float
@@ -120,7 +120,7 @@ class Uncalibrated(Unfitted):
     cause: str = ""
 
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
-        """Return the spreads by the model and by the time in links."""
+        """Return the spreads due to the model and to the time in links."""
         model, freedom = super().spreads(quantity)[0], self.conditions - 1
         below, above = (Spread((x / NORMAL) ** 2, freedom) for x in (self.faster, self.slower))
         return model + below, model + above
@@ -128,8 +128,8 @@ class Uncalibrated(Unfitted):
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw factors of times, jointly for all programs.
 
-        The links are the same for all, so that their error counts by what it makes of each; that of
-        the model is the same for all parameters of a program.
+        All programs use the same links, so an error of the links affects them together. The model's
+        error is the same for all parameters of a program.
         """
         links = _student("links", self.conditions - 1) / NORMAL
         model = self.error.of(quantity, self.family) * _student(program, self.error.programs - 1)
@@ -138,7 +138,7 @@ class Uncalibrated(Unfitted):
 
     @property
     def basis(self) -> str:
-        """Where the error comes from, and the largest cause of a wide one."""
+        """The source of the error, and the largest cause of a wide one."""
         wide = bool(self.cause) and self.slower > WIDE
         return (
             f"no profile: {self.source} (docs/transport.md), and the validation matrix in "
@@ -148,15 +148,15 @@ class Uncalibrated(Unfitted):
 
 @dataclass(frozen=True)
 class Calibrated(Unfitted):
-    """The error of times by a profile, and the model's for unfitted programs.
+    """The error of times from a profile, and of the model for unfitted programs.
 
-    `logs`: logarithms of the pace of each replicate over that as written, infinite where it stalls.
+    `logs`: logarithm of each replicate's step time over the one as written; inf if it stalls.
     """
 
     logs: Sequence[float]
 
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
-        """Return the spreads by the model and by replicates; infinite if some replicate stalls."""
+        """Return the spreads due to the model and to replicates; infinite if a replicate stalls."""
         model, ended = super().spreads(quantity)[0], [log for log in self.logs if log < inf]
         variance = float(np.var(ended, ddof=1)) + float(np.mean(ended)) ** 2
         variances = variance, variance if len(ended) == len(self.logs) else inf
@@ -166,7 +166,7 @@ class Calibrated(Unfitted):
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw factors of times from replicates, jointly for all programs.
 
-        One of `count` replicates that stalls makes as many of the draws infinite.
+        If one of `count` replicates stalls, that share of the draws is infinite.
         """
         rng, count = np.random.default_rng([*b"profile"]), len(self.logs)
         normal, logs = rng.standard_normal((count, DRAWS)), np.array(self.logs)
@@ -180,7 +180,7 @@ TimeModel = Uncalibrated | Calibrated
 
 
 def _student(source: str, freedom: float) -> np.ndarray:
-    """Draw Student's numbers, which the name of the source determines."""
+    """Draw Student's numbers; the name of their source determines them."""
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
@@ -256,27 +256,27 @@ def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
-    """Return the error of the rules for links, and its source.
+    """Return the error of the rules for links, and where it comes from.
 
-    None with a profile, or over ideal links of no listed kind. Over those of GPUs it is nothing
-    but the spread of their kind: what else is unknown is how long GPUs compute.
+    None with a profile, or over ideal links of no listed kind. For links of GPUs it is only the
+    spread of their kind; the other unknown is how long GPUs compute.
     """
-    network, seen = scenario.network, tcp.measured()
+    network, facts = scenario.network, tcp.measured()
     if scenario.calibration:
         return None
     fast, slow, kind = hardware_spread(scenario)
-    missed, sources = tcp.Missed(1.0, 1.0, 1.0, int(seen["collectives"])), [*filter(None, [kind])]
+    missed, sources = tcp.Missed(1.0, 1.0, 1.0, int(facts["collectives"])), [*filter(None, [kind])]
     gpus = "what published GPUs add to computing beside"
     if network.transport == "tcp":
         missed = tcp.missed(network)
-        sources += [f"what network.transport missed in {seen['collectives']} conditions of links"]
-        if network.library == "nccl":  # whose version and settings choose the algorithm, too
+        sources += [f"what network.transport missed in {facts['collectives']} conditions of links"]
+        if network.library == "nccl":  # whose version and settings also choose the algorithm
             other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other
             low, high = missed.low * min(1, other), missed.high * max(1, other)
             missed = missed._replace(low=low, high=high)
             sources[-1] += " (with gloo and plain sockets)"
             sources += [
-                f"what {seen['hosts']} published hosts move through NCCL's",
+                f"what {facts['hosts']} published hosts move through NCCL's",
                 f"NCCL's other algorithm, and {gpus} it",
             ]
     elif network.library in ON_GPUS:
@@ -289,9 +289,9 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
 
 
 def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
-    """Return least and most times as long as the slowest line of a mean may take, and why.
+    """Return the least and most factors by which a mean's slowest line may differ, and why.
 
-    Of a link inside a host that is written by hand, peer-to-peer transfers are not known.
+    If a link inside a host is written by hand, peer-to-peer transfers are unknown.
     """
     settings, nothing = scenario.network, (1.0, 1.0, "")
     named = any(line.card for line in (settings, *settings.link))
@@ -315,9 +315,9 @@ def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:
-    """Return a note of how much slower real links are.
+    """Return a note on how much slower real links are.
 
-    `share`: of the time, the most that is communicating.
+    `share`: the largest share of time that communication takes.
     """
     network = scenario.network
     if scenario.calibration or not tcp.rates(network) or share < TELLING:
@@ -335,14 +335,14 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
 
 
 def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
-    """Return the quantities outside of the measured ranges, with these ranges.
+    """Return the quantities outside the measured ranges, and these ranges.
 
-    Steps, payloads and latencies may be half below the smallest measured one, or half above the
+    Steps, payloads and latencies may be half below the smallest measured value, or half above the
     largest.
     """
     beyond = []
     steps = scenario.team.mean_compute
-    quantities = (  # the prediction's value, the measured ones, words for them, relative slack
+    quantities = (  # the predicted value, the measured values, words for them, relative slack
         (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
         (sum(steps) / len(steps), measured.step, "steps of {:.3g} s", 0.5),
         (scenario.model.bytes, measured.bytes, "payloads of {:.3g} bytes", 0.5),
@@ -356,17 +356,17 @@ def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
 
 
 def extrapolation(scenario: Scenario) -> list[str]:
-    """Name the quantities of a prediction outside of the calibrated range."""
+    """Return a note that names the quantities outside the calibrated range."""
     if scenario.calibration is None:
         return []
     beyond = outside(scenario, scenario.calibration.measured)
-    return [f"out of the calibrated range: {'; '.join(beyond)}"] if beyond else []
+    return [f"outside the calibrated range: {'; '.join(beyond)}"] if beyond else []
 
 
 def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Unfitted | None:
     """Return the model's error for an algorithm of a scenario.
 
-    None if the profile states none, or was fitted to this program under such conditions.
+    None if the profile states none, or was fitted to this program under similar conditions.
     """
     profile = scenario.calibration
     if profile is None or profile.model_error is None:
@@ -385,7 +385,7 @@ def basis(scenario: Scenario, model: Unfitted | None) -> str:
 
 
 def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
-    """Note which errors the intervals of unfitted programs contain."""
+    """Return notes on the errors that intervals of unfitted programs contain."""
     labels: dict[str, list[str]] = {}
     for label, model in models.items():
         if model:
@@ -394,7 +394,7 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
 
 
 class _Sample(NamedTuple):
-    """Times of runs without crashes, the time that crashes add, and the seeds."""
+    """Times of runs without crashes, the time that crashes added, and the seeds."""
 
     times: Sequence[float] = ()
     added: Sequence[float] = ()
@@ -402,7 +402,7 @@ class _Sample(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]) -> Self:
-        """Split times by the shares that crashes `held_up`."""
+        """Split times by `held_up`, the shares that crashes cost."""
         pairs = [*zip(values, held_up, strict=True)]
         added = [time * share if share else 0.0 for time, share in pairs]
         times = [
@@ -416,15 +416,15 @@ def of_one_run(
 ) -> list[float] | None:
     """Return the interval of one measured run around the mean of `values`.
 
-    `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
-    where some seed has no time.
+    `spreads`: see `Unfitted.spreads`, or none; `held_up`: see `statistics.held_up`, one per value.
+    None if some seed has no time.
     """
     runs = _Sample.of(values, held_up, range(len(values)))
     return _interval(_Sample(), runs, spreads, paired=False)
 
 
 def pace(run: Run) -> float:
-    """Return a run's seconds per step; infinite where it stalls."""
+    """Return a run's seconds per step; infinite if it stalls."""
     return inf if run.stall else statistics.seconds_per_step(run)
 
 
@@ -436,11 +436,11 @@ def intervals(
     paired: bool,
     model: Unfitted | None = None,
 ) -> dict[str, list[float] | None]:
-    """Return intervals, by quantity, that hold a measured run at `LEVEL`.
+    """Return intervals, by quantity, that contain a measured run at `LEVEL`.
 
-    `runs` use the calibrated numbers as they are, `replicates` redrawn ones; without a profile
-    there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;
-    otherwise delays of its own. `model`: the error of the model itself.
+    `runs` use the calibrated numbers; `replicates` use redrawn numbers, and are empty without a
+    profile. `paired`: the measured run has the same delays as `runs`, seed by seed; otherwise its
+    delays are independent. `model`: the error of the model itself.
     """
     quantities = {PACE: pace}
     if target is not None:
@@ -464,29 +464,29 @@ def _interval(
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the mean of `runs`.
 
-    What crashes add is never negative, so that no lower end is below that of a run without
-    crashes, however few of them the seeds have met. None where the spread is unknown; an infinite
-    upper end where some replicate has no value.
+    Crashes never save time, so no lower end is below that of a run without crashes, even if seeds
+    have few crashes. None if the spread is unknown; the upper end is infinite if some replicate has
+    no value.
     """
     again, times, count = replicates.times, runs.times, len(runs.times)
     centre = sum(times) / count
     of_seed = dict(zip(runs.seeds, times, strict=True))
     logs = _logs(again, [of_seed[seed] if paired else centre for seed in replicates.seeds])
     seeded = _logs(times, [centre] * count)
-    if not again and len(seeded) > 1 and not paired:  # without a profile: delays of its own
+    if not again and len(seeded) > 1 and not paired:  # without a profile: independent delays
         logs = seeded
     if (again and len(logs) < 2) or not isfinite(centre):
         return None
     variance = float(np.var(logs, ddof=1)) if logs else 0.0
-    if again:  # their middle is elsewhere: few seeds, or another explanation of the measurements
+    if again:  # Their middle is elsewhere: few seeds, or another explanation of the measurements.
         variance += float(np.mean(logs)) ** 2
-    elif logs:  # the centre is a mean over seeds, and itself not certain
+    elif logs:  # The centre is a mean over seeds, and itself uncertain.
         variance *= 1 + 1 / len(logs)
     chance = Spread(variance, max(len(logs) - 1, 1))
     below, above = ((chance + of if of else chance).within() for of in model or (None, None))
     high = centre * exp(above) if len(logs) >= len(again) else inf
     low, cost = centre * exp(-below), sum(runs.added) / count
-    if not cost or paired:  # the measured run meets the very crashes
+    if not cost or paired:  # the measured run has the same crashes
         return [low + cost, high + cost]
     variance = cost**2 if count == 1 else float(np.var(runs.added, ddof=1)) * (1 + 1 / count)
     half = sqrt(variance) if count == 1 else Spread(variance, count - 1).within()
@@ -503,20 +503,19 @@ class LossModel(Protocol):
     """The model of one algorithm's loss."""
 
     def factors(self, steps: Any) -> np.ndarray:
-        """Draw by what the loss after so many steps may be wrong, shape (draws, steps)."""
+        """Draw factors of the loss's error after `steps`, shape (draws, steps)."""
 
     def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
-        """Draw how many times `step`, where the loss is known, it takes to `gain` times that."""
+        """Draw how many times as many steps as `step` it takes to `gain` times its loss."""
 
     def worth(self, step: float, share: float) -> float:
-        """Return the share of the loss that such a `share` of the steps up to `step` is worth."""
+        """Return the relative change of the loss for a `share` of the steps up to `step`."""
 
 
 class Errors(NamedTuple):
-    """What may be wrong of an algorithm: its `loss`, and its times by draws of a factor.
+    """Errors of an algorithm's predictions: of its `loss`, and draws of a factor of times.
 
-    `links`: what those are drawn from. `stated`: 90 % intervals that tables have of one run, by
-    measure.
+    `links`: the source of these draws. `stated`: 90 % intervals of one run in tables, by measure.
     """
 
     loss: LossModel | None = None
@@ -525,7 +524,7 @@ class Errors(NamedTuple):
     stated: Mapping[str, Any] = MappingProxyType({})
 
     def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:
-        """Draw a factor of the loss at `time` (seconds), where late runs have done fewer steps."""
+        """Draw a factor of the loss at `time` (seconds); slower runs have done fewer steps."""
         result = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
         if self.times is None:
             return result
@@ -542,7 +541,7 @@ class Errors(NamedTuple):
         return moved
 
     def worth(self, runs: Sequence[Run], time: float) -> float:
-        """Return the share of the loss at `time` (seconds) that `MARGIN` of the steps is worth."""
+        """Return the relative change of the loss at `time` (s) for `MARGIN` of the steps."""
         return MARGIN if self.loss is None else self.loss.worth(step_at(runs, time), MARGIN)
 
 
@@ -564,7 +563,7 @@ def step_at(runs: Sequence[Run], time: float) -> float:
 
 
 def to_target(model: LossModel, runs: Sequence[Run], target: float) -> np.ndarray:
-    """Draw a factor of what runs take to a loss, or, if none gets there, of what they took."""
+    """Draw a factor of the time to a loss or, if no run reaches it, of the time spent."""
     times = [crossing(run, target) for run in runs]
     steps = [at(run, time, "step") for run, time in zip(runs, times, strict=True) if isfinite(time)]
     if steps:

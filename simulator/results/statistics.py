@@ -30,7 +30,7 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the largest unit that fits into `seconds` twice, or else s or ms."""
+    """Return the largest unit of which `seconds` has at least two, or else s or ms."""
     small = (1e-3, "ms") if 0 < seconds < 0.9995 else (1.0, "s")
     return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), small)
 
@@ -46,7 +46,7 @@ def human(seconds: float | None) -> str:
 def with_unit(value: float | None, unit: str) -> str:
     """Format a value for reading; "-" for None.
 
-    `unit`: "s", "%" of a share, one of `PREFIXED` (1.30 GB, 52.4 G), or any other name.
+    `unit`: "s", "%" for a share, one of `PREFIXED` (1.30 GB, 52.4 G), or any other name.
     """
     if value is None or not math.isfinite(value):
         return "-"
@@ -58,14 +58,14 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """Format a share: "64 %"; those that round to 0 are "under 1 %", and None is "-"."""
+    """Format a share: "64 %", "under 1 %" if it rounds to 0, or "-" for None."""
     if share is None:
         return "-"
     return "under 1 %" if 0 < share < 0.005 and not digits else f"{100 * share:z.{digits}f} %"
 
 
 def prefixed(value: float) -> tuple[float, str]:
-    """Return the power of 1000 that a value is shown in, and its prefix."""
+    """Return the power of 1000 in which to show a value, and its prefix."""
     power = 0
     while abs(value) >= 999.5 * 1000**power and power < len(PREFIXES) - 1:
         power += 1
@@ -73,24 +73,24 @@ def prefixed(value: float) -> tuple[float, str]:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return `value` with so many significant digits and, up to a million, no exponent."""
+    """Format `value` with `digits` significant digits and, up to a million, no exponent."""
     if 999.5 <= abs(value) < 1e6:
         return f"{value:.0f}"
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
 def format_loss(value: float | None, digits: int = 4) -> str:
-    """Format a loss with four digits or more, as losses differ by less than a per cent."""
+    """Format a loss with at least four digits, because losses differ by under one per cent."""
     return "-" if value is None or not math.isfinite(value) else number(value, digits)
 
 
 def loss_in_table(value: float | None, digits: int = 4) -> str:
-    """Format a loss as `format_loss`, but below 1 with three digits."""
+    """Format a loss like `format_loss`, but with three digits below 1."""
     return format_loss(value, digits if value is not None and abs(value) >= 1 else 3)
 
 
 def loss_digits(values: Iterable[float | None]) -> int:
-    """Return how many digits, four or five, show losses differently that differ by 1 in 10,000."""
+    """Return the digits, four or five, that tell apart losses 0.01 % apart."""
     losses = {value for value in values if value is not None and math.isfinite(value)}
     few, more = (len({number(loss, digits) for loss in losses}) for digits in (4, 5))
     return 4 if few == more else 5
@@ -117,8 +117,8 @@ def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
 def batch_means(run: Run) -> Estimate:
     """Estimate the seconds per step of one long run, by batch means.
 
-    Its evaluation intervals are cut into at most `BATCHES` stretches, long enough to be nearly
-    independent. There is no interval if they are fewer than two, or take equally long.
+    Its evaluation intervals are grouped into at most `BATCHES` batches, long enough to be nearly
+    independent. There is no interval if there is one batch, or all take equally long.
     """
     seconds, steps = pace(run)
     batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
@@ -132,22 +132,22 @@ def batch_means(run: Run) -> Estimate:
 
 
 def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:
-    """Estimate the seconds per step of runs, one per seed; see `summarise` for `heavy`."""
+    """Estimate the seconds per step of runs, one per seed; `heavy`: see `summarise`."""
     if len(runs) == 1 and not heavy:
         return batch_means(runs[0])
     return intervals.positive([*map(seconds_per_step, runs)], heavy=heavy)
 
 
 def held_up(run: Run) -> float:
-    """Return the share of a run's time that crashes cost the least affected worker."""
+    """Return the share of its time that crashes cost the least affected worker."""
     kinds = [run.workers[key] for key in ("stalled", "lost", "down") if "down" in run.workers]
     return min(map(sum, zip(*kinds, strict=True)), default=0.0) / (run.duration or math.inf)
 
 
 def crossing(run: Run, target: float) -> float:
-    """Return the time (seconds) at which the loss first reaches `target`; infinite if never.
+    """Return when (s) the loss first reaches `target`; infinite if never.
 
-    Linear between the last evaluation above `target` and the first at or below it.
+    The time is interpolated between the last evaluation above `target` and the next.
     """
     time, loss = np.asarray(run.curve["time"]), np.asarray(run.curve["loss"])
     reached = np.flatnonzero(loss <= target)
@@ -168,7 +168,8 @@ def at(run: Run, time: float, column: str = "loss") -> float:
 def sampled(runs: Sequence[Run], column: str, times: np.ndarray) -> np.ndarray:
     """Return a column of each run at `times` (seconds), shape (runs, times).
 
-    Linear between evaluations, except tau, which is held; before its first value it has that.
+    Values are linear between evaluations, except tau, which keeps its last value (at first its
+    first).
     """
     result = []
     for run in runs:
@@ -193,7 +194,7 @@ def reached(times: Sequence[float]) -> int:
 
 
 def seconds_per_step(run: Run) -> float:
-    """Return the mean over the whole run; nan without a step."""
+    """Return the mean seconds per step over the whole run; nan without a step."""
     return ratio(run.duration, run.steps)
 
 
@@ -207,7 +208,7 @@ def _working(run: Run) -> float:
 
 
 def useful_share(run: Run) -> float:
-    """Return the used share of what clients computed."""
+    """Return the share of clients' computing that was used."""
     result = worker_time(run)
     return ratio(result["useful"], result["useful"] + result["redoing"])
 
@@ -217,12 +218,12 @@ def _mean(values: Sequence[float] | np.ndarray) -> float:
 
 
 def ratio(over: float, under: float) -> float:
-    """Return a quotient; nan if undefined."""
+    """Return the quotient of two numbers; nan if undefined."""
     return float(over / under) if under else math.nan
 
 
 def estimated(values: Sequence[float], estimate: Estimate | None = None) -> dict[str, Any]:
-    """Return mean, median and estimate of `values`; by default as `positive`."""
+    """Return mean, median and estimate of `values`, by default from `positive`."""
     estimate = estimate or intervals.positive(values)
     median = float(np.median(values)) if len(values) else math.nan
     return {"mean": _mean(values), "median": median} | estimate.beside_mean()
@@ -231,7 +232,7 @@ def estimated(values: Sequence[float], estimate: Estimate | None = None) -> dict
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
     """Return a column's means: its first value, its last one, and over time.
 
-    A seed that diverged leaves no last loss, and no mean.
+    A seed that diverged has neither a last loss nor a mean.
     """
     runs = [run for run in runs if run.curve[column]]
     lost = [math.nan if column == "loss" and diverged(run) else 0.0 for run in runs]
@@ -253,7 +254,7 @@ def over_time(run: Run, column: str) -> float:
 
 
 def breakdown(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the shares of the workers' time, by use."""
+    """Return the shares of the workers' time by use."""
     spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
     total = sum(spent.values())
     return {kind: ratio(seconds, total) for kind, seconds in spent.items()}
@@ -273,7 +274,7 @@ def divergence(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def divergence_sentence(label: str, summary: Mapping[str, Any]) -> str:
-    """Return `summary` of one algorithm in words."""
+    """Return the divergence in one algorithm's `summary` as a sentence."""
     seeds, of, step = summary["seeds"], summary["of"], summary["step"]
     who = "" if seeds == of else f" with {seeds} of {of} seeds"
     return f"{label} diverged{who} by step {step:g}"
@@ -305,7 +306,7 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
 def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
     """Return `run.COLUMNS`, shape (seeds, points), at the steps that all seeds share.
 
-    The end is one of them if all seeds stood still there.
+    They include the end if all seeds stood still there.
     """
     common = sorted(set.intersection(*(set(run.curve["step"]) for run in runs)))
     stood = all(run.curve["step"][-2:-1] == run.curve["step"][-1:] for run in runs)
@@ -329,9 +330,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the summary of one algorithm's runs, one per seed (the contract's names).
 
-    `workers`: those whose gradients a step takes. `ideal_rate`: gradients per second of all
-    computing alone. `heavy`: some random time has no finite variance, so that medians are estimated
-    of what depends on it. Missing values are nan or infinite here; `jsonable` makes them null.
+    `workers`: the number whose gradients a step uses. `ideal_rate`: gradients per second if all
+    only computed. `heavy`: some random time has no finite variance, so medians are estimated for
+    dependent values. Missing values are nan or infinite here; `jsonable` makes them null.
     """
     curve, links = aligned(runs), dict.fromkeys(link for run in runs for link in run.links)
     inbox = max(run.inbox_bytes for run in runs)
@@ -360,7 +361,7 @@ def summarise(
 
 
 def _times(runs: Sequence[Run], target: float | None, heavy: bool) -> dict[str, Any]:
-    """Return estimates of times: of a step, an update, a round, and to the target."""
+    """Return estimates of the time of a step, an update and a round, and to the target."""
 
     def over_seeds(times: Sequence[float]) -> dict[str, Any]:
         return estimated(times, intervals.positive(times, heavy=heavy))
@@ -368,7 +369,7 @@ def _times(runs: Sequence[Run], target: float | None, heavy: bool) -> dict[str, 
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
     rounds = _mean([run.rounds for run in runs]) or None
     per_round = [run.round_seconds or math.nan for run in runs]
-    # Never is later than any time; a mean over the seeds that got there would mislead.
+    # "Never" is later than any time; a mean over the seeds that arrived would mislead.
     until = [] if target is None else [crossing(run, target) for run in runs]
     return {
         "seconds_per_step": {
@@ -401,7 +402,7 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def worker_time(run: Run) -> dict[str, float]:
-    """Return the seconds of all workers by kind; every second is in one kind."""
+    """Return the seconds of all workers by kind; every second has one kind."""
     spent = {kind: float(sum(seconds)) for kind, seconds in run.workers.items()}
     saved = (run.failures or {}).get("checkpoint_seconds", 0.0)
     return {
@@ -423,7 +424,7 @@ def goodput(run: Run) -> float:
 
 
 def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return the goodput and the lost shares; None where nothing can be lost."""
+    """Return the goodput and the lost shares; None if nothing can be lost."""
     if runs[0].failures is None:
         return None
     values, every = list(map(goodput, runs)), list(map(worker_time, runs))
@@ -436,7 +437,7 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def notes(groups: Groups) -> list[str]:
-    """Return the notes of all runs, each once, with the labels of its algorithms."""
+    """Return the notes of all runs without repeats, with the labels of their algorithms."""
     about: dict[str, list[str]] = {}
     for label, runs in groups.items():
         of_label = dict.fromkeys(note for run in runs for note in run.notes)
@@ -452,7 +453,7 @@ def notes(groups: Groups) -> list[str]:
 
 
 def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return one flat dict per evaluation: label, seed and every one of `run.COLUMNS`."""
+    """Return one flat dict per evaluation: label, seed and all of `run.COLUMNS`."""
     return [dict(zip(("label", "seed", *COLUMNS), row, strict=True)) for row in _rows(runs)]
 
 
@@ -463,7 +464,7 @@ def _rows(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
 
 
 def csv_table(runs: Sequence[Run]) -> bytes:
-    """Return `records` as CSV: shortest digits that read back exactly, empty for nan."""
+    """Return `records` as CSV: the shortest digits that read back exactly, empty for nan."""
     rows = ((label, seed, *map(csv_files.digits, row)) for label, seed, *row in _rows(runs))
     return csv_files.table(("label", "seed", *COLUMNS), rows)
 

@@ -19,8 +19,8 @@ from ..results import store
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario, World
 
-TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
-JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
+TOGETHER = 64  # most seeds that run at once: a killed command may lose them
+JOBS_PER_CORE = 32  # most processes: with more a machine only swaps
 
 DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
     *("inputs", "distributions", "programs", "scenario", "cluster", "network"),
@@ -37,7 +37,7 @@ Progress = Callable[[float, int], None]
 
 @dataclass(frozen=True)
 class Execution:
-    """Engine and processes that execute runs; numbers depend on none but the engine.
+    """Engine and processes that execute runs; only the engine affects the numbers.
 
     `jobs` processes on this machine share the tasks, or the Dask cluster whose scheduler listens at
     the address `dask`. Raises InputError for impossible values.
@@ -49,8 +49,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            known = ", ".join(ENGINES)
-            raise InputError(f"engine {self.engine!r}: unknown; choose one of: {known}")
+            engines = ", ".join(ENGINES)
+            raise InputError(f"engine {self.engine!r}: unknown; choose one of: {engines}")
         _demand_at_least("jobs", self.jobs, 1)
         if self.jobs > (most := JOBS_PER_CORE * cores()):
             raise InputError(
@@ -66,9 +66,9 @@ class Execution:
         spans: int = 0,
         replicates: Sequence[int] | None = None,
     ) -> list[Run]:
-        """Run an algorithm with each of `seeds` in this process, `spans` spans of the first.
+        """Run an algorithm with each of `seeds` in this process; store `spans` spans of the first.
 
-        `replicates`: the bootstrap replicate of each seed; None: numbers as written.
+        `replicates`: the bootstrap replicate of every seed; None: numbers as written.
         """
         world = World(scenario, algorithm)
         if replicates is not None:
@@ -76,13 +76,13 @@ class Execution:
         return run_world(world, seeds, engine=self.engine, spans=spans)
 
     def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
-        """Return how many of an algorithm's `seeds` seeds one call runs."""
+        """Return how many of an algorithm's `seeds` seeds to run in one call."""
         many = batches_seeds(World(scenario, algorithm), self.engine)
         return min(TOGETHER, -(-seeds // self.jobs)) if many else 1
 
 
 def seed_range(scenario: Scenario, count: int | None, first: int) -> range:
-    """Return `count` seeds from `first` on; None stands for run.seeds. Raises InputError."""
+    """Return `count` seeds from `first` on; None means run.seeds. Raises InputError."""
     count = scenario.run.seeds if count is None else count
     _demand_at_least("seeds", count, 1)
     _demand_at_least("seed", first, 0)
@@ -128,10 +128,10 @@ class Task:
         table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
         table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
         algorithm, program = self.algorithm, scenario.programs[self.algorithm.name]
-        if program.selects and "sampling" in table["cluster"]:  # its server asks for no more
+        if program.selects and "sampling" in table["cluster"]:  # its server asks no more
             sampling = {k: v for k, v in table["cluster"]["sampling"].items() if k != "over"}
             table["cluster"] = table["cluster"] | {"sampling": sampling}
-        notes = list(algorithm.notes)  # of changes by other tables
+        notes = list(algorithm.notes)  # lists of changes by other tables
         task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
         task += [self.replicate]
         files = [*_hashes(table, scenario.file).values()]
@@ -147,9 +147,9 @@ class Task:
 
 @cache
 def code_hash(*others: str | Path) -> str:
-    """Hash the sources in `DETERMINING`, and `others`: they may change while the version does not.
+    """Hash the sources in `DETERMINING`, and `others`, which may change within one version.
 
-    Code that only studies or shows runs is left out, so that a new figure invalidates no run.
+    Code that only plans or shows runs is left out, so that a new figure invalidates no run.
     """
     contents = [path.read_bytes() for path in [*determining_sources(), *map(Path, others)]]
     return hashlib.sha256(b"".join(contents)).hexdigest()
@@ -166,7 +166,7 @@ def determining_sources() -> list[Path]:
 
 
 def settings(command: str, scenario: Scenario, **more: Any) -> dict[str, Any]:
-    """Return all settings that determine a command's results; `more`: its options.
+    """Return all settings that determine a command's results; `more` adds its options.
 
     Of users' programs, whose code has no version, there are the names only.
     """
@@ -188,7 +188,7 @@ def _hashes(table: Any, file: str) -> dict[str, str]:
     for name in (name for path, name in paths.named(table) if path[-1] in FILES):
         try:
             data = untrusted.data(Path(file).parent / name, untrusted.LARGEST_WRITTEN)
-        except (OSError, ValueError):  # it lies elsewhere: no two keys may be equal
+        except (OSError, ValueError):  # it lies elsewhere: keys must differ
             data = os.urandom(16)
         found[name] = hashlib.sha256(data).hexdigest()
     return found

@@ -1,6 +1,4 @@
-"""Work out how wrong a run's time may be: by links that are slower or faster than predicted, by
-kinds of hardware, or by a profile's errors.
-"""
+"""Estimate errors of a run's time due to links, kinds of hardware, or a profile."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, hypot, inf, isfinite, log, log1p
@@ -19,9 +17,9 @@ from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import NoObjective
 from .execution import Execution, Task
 
-PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
-PAIRED = 10  # averages, of runs that differ in no random number
-KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
+PERIODS, FEWEST = 50, 100  # averages and steps that show the step time of a steady run
+PAIRED = 10  # averages, for runs that share all random numbers
+KEPT = 1024  # cached step times: a page asks for the same again with every block of seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 DIFFERING = -0.04, 0.08  # by which GPUs of one kind differ, and the slowest (arXiv:2208.11035)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
@@ -47,7 +45,7 @@ def time_error_models(
         logs = [log(pace / whole) if 0 < pace < inf and 0 < whole < inf else inf for pace in paces]
         model = prediction_interval.unfitted(scenario, algorithm, program.family)
         if sum(change < inf for change in logs) > 1:
-            error = model.error if model else ModelError(programs=2)  # of nothing
+            error = model.error if model else ModelError(programs=2)  # an average of nothing
             models[algorithm.label] = Calibrated(error, program.family, logs)
     return models
 
@@ -57,20 +55,20 @@ def uncalibrated(
 ) -> dict[str, Uncalibrated]:
     """Return the error of times over TCP without a profile, by label.
 
-    Times are simulated with links at both ends of what they may take, as what computing hides of
-    communication is no longer hidden over slower ones.
+    Times are simulated with the fastest and slowest likely links, because computing hides less
+    communication over slower links.
     """
     spreads = {
         INSIDE: hardware.inner_spread(one.inner for one in scenario.cluster.group),
         "the usual utilisation of devices": hardware.compute_spread(scenario.table),
     }
-    known = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
+    uneven = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
     missed, varies = prediction_interval.links(scenario), prediction_interval.kind(scenario)
-    if missed is None and (scenario.calibration or not (known or varies)):
+    if missed is None and (scenario.calibration or not (uneven or varies)):
         return {}
-    seen = int(tcp.measured()["collectives"])
-    ends, source = missed or (tcp.Missed(1.0, 1.0, 1.0, seen), "")
-    source = ", ".join([*filter(None, [source]), *(f"the spread of {name}" for name in known)])
+    count = int(tcp.measured()["collectives"])
+    ends, source = missed or (tcp.Missed(1.0, 1.0, 1.0, count), "")
+    source = ", ".join([*filter(None, [source]), *(f"the spread of {name}" for name in uneven)])
     rows = prediction_interval.published()
     others = prediction_interval.beyond(scenario, rows)
     if others:
@@ -134,14 +132,14 @@ def _by_links(case: _Case, ends: tcp.Missed) -> list[float]:
     factors = ends.low / ends.median, ends.high / ends.median
     moves = []
     for factor, moved in zip(factors, case.moved(tcp.slowed, factors), strict=True):
-        # Latencies of messages stay as they are: at least what is visible moves.
+        # Latencies of messages stay the same: at least the visible time changes.
         least, most = sorted((log1p(share * (factor - 1)), log(factor)))
         moves.append(min(max(moved, least), most))
     return moves
 
 
 def _longer(scenario: Scenario, name: str, factor: float) -> float:
-    """Return the share by which steps are longer if the named part takes `factor` times as long."""
+    """Return the share by which steps lengthen if the named part takes `factor` times as long."""
     before = max(scenario.team.mean_compute)
     if factor == 1 or not 0 < before < inf:
         return 0.0
@@ -161,24 +159,24 @@ def _by_inner(scenario: Scenario, factor: float) -> Scenario:
 
 
 def _over(inner: Inner | None, factor: float) -> Inner | None:
-    """Return links inside a worker that take `factor` times as long for a byte."""
+    """Return links inside workers that take `factor` times as long per byte."""
     return inner and inner.model_copy(update={"bandwidth": inner.bandwidth / factor})
 
 
 def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:
-    """Return the most that computing on GPUs may take longer, as a share of the time."""
+    """Return the largest share by which computing on GPUs may lengthen the time."""
     share = breakdown(runs)
     held = held_share(scenario, algorithm, runs) or 0.0
     hidden = min(max(held - share["communicate"], 0.0), share["compute"])
     if "beside_collectives" in scenario.cluster.model_fields_set:
-        hidden = 0.0  # it is simulated
+        hidden = 0.0  # the simulation includes it
     return BESIDE * hidden + COPIES * share["compute"] * (algorithm.name == "ssgd-bucketed")
 
 
 def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS) -> Scenario:
-    """Return a scenario with as many steps as show the pace, without a loss.
+    """Return a scenario with just enough steps to measure the step time, without a loss.
 
-    `looks`: the program reads the loss. A run whose period changes is left as long as it is.
+    `looks`: whether the program reads the loss. A run whose period changes keeps its length.
     """
     taus = {tau for tau in run.curve["tau"] if isfinite(tau)} or {1.0}
     update: dict[str, Any] = {} if looks else {"objective": NoObjective(kind="none")}
@@ -193,9 +191,9 @@ def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS)
 def short_pace(scenario: Scenario, algorithm: Algorithm, run: Run, most: float) -> float | None:
     """Return the seconds per step of a short simulation with the seed of `run`.
 
-    None where it would take more than `most` gradients, or the period changes on the way.
+    None if it would take more than `most` gradients, or if the period changes.
     """
-    tau = max((each for each in run.curve["tau"] if isfinite(each)), default=1.0)
+    tau = max((one for one in run.curve["tau"] if isfinite(one)), default=1.0)
     periods = max(PAIRED, ceil(FEWEST / tau))  # whole ones
     short = _short(scenario.under(algorithm), run, looks=False, periods=periods)
     steps = short.run.steps or inf
@@ -209,9 +207,9 @@ def _pace(
     scenario: Scenario, algorithm: Algorithm, seed: int, execution: Execution,
     replicates: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the seconds per step without crashes, of every replicate if any."""
+    """Return the seconds per step without crashes; one per replicate if there are any."""
     key = ""
-    if not scenario.added:  # their code has no version
+    if not scenario.added:  # users' programs have no version
         key = Task(algorithm, seed, 0, execution.engine).key(scenario)
         key += repr((scenario, replicates))
     paces = _paces.get(key)

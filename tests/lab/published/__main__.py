@@ -1,4 +1,4 @@
-"""Predict what strangers measured, and write docs/evidence/published.md: `make published`.
+"""Predict strangers' measurements, and write docs/evidence/published.md: `make published`.
 
 A new measurement is a line of facts.csv; a new source is a function of `sources`. Nothing is fitted
 to these rows. `python -m tests.lab.published SOURCE...` prints some sources, and writes nothing.
@@ -68,7 +68,7 @@ GROUPS = {"single": "box", "10GbE-TCP": "10 GbE", "100Gb-IB": "InfiniBand", "100
 
 
 class Outcome(NamedTuple):
-    """A prediction and its interval, relative to what was measured.
+    """A prediction and its interval, relative to the measurement.
 
     `kind`: what it is counted with in intervals of others.
     """
@@ -82,12 +82,12 @@ class Outcome(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        """Whether the measured value lies within the interval."""
+        """Return whether the measured value lies within the interval."""
         return self.interval[0] <= 1 <= self.interval[1]
 
     @property
     def group(self) -> str:
-        """The rows that it is counted with."""
+        """Return the group of rows that counts this one."""
         row = self.row
         if row["source"] != "hkbu":
             return " ".join([row["source"], *[row["method"]] * (row["source"] == "tc")])
@@ -157,7 +157,7 @@ def summary(name: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def lines(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """Return the table by group, and of all."""
+    """Return the table by group, and for all."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.group, []).append(outcome)
