@@ -24,6 +24,7 @@ LARGEST = 100_000_000  # bytes of a log; a million steps take about 20 MB
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
 EVENTS = "tfevents"  # in the name of every event file of TensorBoard
 SHOWN = 80  # characters of a cell in a message
+ENDS = ("__MIN", "__MAX")  # of the columns beside each one that W&B exports
 HISTORY = "log_history"  # the list in a trainer_state.json of Transformers
 OBJECT = 'write an object per line, such as {{"step": 1, "{}": 0.41}}'
 
@@ -100,7 +101,7 @@ def choose(
             )
     several: dict[str, list[tuple[int, str]]] = {}
     for name in names:
-        meaning = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's
+        meaning = None if name.endswith(ENDS) else read_name(name)  # W&B's
         if meaning and meaning[0] not in given and name not in given.values():
             several.setdefault(meaning[0], []).append((meaning[1], name))
     result = dict(given)

@@ -171,7 +171,7 @@ class Calibration(Section):
         "factors contain what TCP's packets take",
         "ideal",
     )
-    library: Literal["ideal", "nccl", "gloo"] = optional(
+    library: Literal["ideal", "nccl", "gloo", "byteps"] = optional(
         "the network.library that overheads were measured beside: they come on top of it", "ideal"
     )
     replicates: int = optional("simulations with redrawn numbers (bootstrap)", 8, ge=2, le=1000)

@@ -739,16 +739,26 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
 # Jobs
 
 
-def test_a_log_alone_explains_what_is_missing(tmp_path, capsys):
-    path = written(tmp_path, FORMS["milliseconds.csv"])
+SEVERAL = "\n".join(
+    ['"Step","a - dt_ms","a - dt_ms__MIN","b - dt_ms","b - dt_ms__MIN"']
+    + [f"{n},{400 + n % 3},1,{500 + n % 3 if n < 30 else ''},1" for n in range(1, 41)]
+)
+
+
+@looped(("text", "lengths"), [(FORMS["milliseconds.csv"], [40]), (SEVERAL, [40, 29])])
+def test_a_log_alone_explains_what_is_missing(text, lengths, tmp_path, capsys):
+    """And of every run that W&B exports into one file."""
+    path = written(tmp_path, text)
     assert run(["calibrate", str(path)]) == 2
     output = capsys.readouterr().err
-    assert "40 steps" in output
+    assert all(f"{length} steps" in output for length in lengths)
     start = output.index("[[job]]")
     table = tomllib.loads(output[start : output.index("Add a [[job]]")])
     assert table["job"][0]["log"] == "log.csv"
     written(tmp_path, output[start : output.index("Add a [[job]]")], "jobs.toml")
-    assert jobs.read(tmp_path / "jobs.toml")[0].scenario.cluster.workers == 2
+    actual = jobs.read(tmp_path / "jobs.toml")
+    assert [len(job.log.step) + 10 for job in actual] == lengths
+    assert actual[0].scenario.cluster.workers == 2
 
 
 @looped("first", [0, 1, 3])

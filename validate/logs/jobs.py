@@ -153,10 +153,15 @@ def template(path: Path) -> str:
     """
     from jinja2 import Environment  # noqa: PLC0415 - used for one message
 
-    log = tables.read(path)
+    try:
+        logs = [(tables.read(path), "")]
+    except InputError:
+        logs = [(tables.read(path, run), json.dumps(run["seconds"])) for run in tables.runs(path)]
+        if not logs:
+            raise
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
-    values = {"described": described(log), "ranks": len(np.unique(log.rank))}
-    return Environment().from_string(text).render(values, name=json.dumps(path.name))
+    jobs = [(described(log), len(np.unique(log.rank)), column) for log, column in logs]
+    return Environment().from_string(text).render(jobs=jobs, name=json.dumps(path.name))
 
 
 def described(log: Log) -> str:

@@ -135,6 +135,19 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
         raise InputError(f"{path}: {visible(str(error))}") from None
 
 
+def runs(path: Path) -> list[dict[str, str]]:
+    """Return `columns` for each run of an export of several, such as W&B's; else nothing."""
+    with untrusted.refused(path, NEEDED):
+        names, _ = log_table.read(path, NEEDED, "seconds")
+    timed = dict[str, list[str]]()
+    for name in names:
+        column = None if name.endswith(log_table.ENDS) else _read_name(name)[1]
+        if column and column.quantity == "seconds":
+            timed.setdefault(name.rpartition(" - ")[0], []).append(name)
+    several = len(timed) > 1 and all(run and len(columns) == 1 for run, columns in timed.items())
+    return [{"seconds": columns[0]} for columns in timed.values()] if several else []
+
+
 def is_log(path: Path) -> bool:
     """Return whether a file is a log by its name, or the state of a Trainer."""
     if path.suffix != ".json" or not path.is_file():
@@ -182,7 +195,8 @@ def _log(
             columns = " and ".join(chosen[part].name for part in quantities if part in chosen)
             raise ValueError(f"line {at}, column {columns}: {what}")
 
-    framework = chosen["step"].name.rpartition(" - ")[0] if "step" in chosen else ""
+    prefixes = (chosen[part].name.rpartition(" - ")[0] for part in wanted if part != "rank")
+    framework = next(filter(None, prefixes), "")
     log = _steps(path, values, demand, chosen)
     return replace(log, notes=tuple(notes), framework=framework)
 
