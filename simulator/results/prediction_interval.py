@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, hypot, inf, isfinite, log, sqrt
+from math import exp, expm1, hypot, inf, isfinite, log, sqrt
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
@@ -196,6 +196,7 @@ class Published(NamedTuple):
     """A published measurement: its kind, and logarithms of measured over predicted time.
 
     `below` and `above`: those of the ends of the prediction's 90 % interval without `beyond`.
+    `held`: the share of the time that collectives take, hidden or not.
     """
 
     source: str
@@ -203,6 +204,7 @@ class Published(NamedTuple):
     residual: float
     below: float
     above: float
+    held: float
 
 
 @cache
@@ -216,7 +218,7 @@ def published() -> list[Published]:
         Published(
             row["source"],
             Kind(row["place"], row["transport"], row["library"]),
-            *(float(row[key]) for key in ("residual", "below", "above")),
+            *(float(row[key]) for key in Published._fields[2:]),
         )
         for row in rows
     ]
@@ -236,10 +238,12 @@ def kind(scenario: Scenario) -> Kind | None:
 def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
     """Return what published measurements show beside all that an interval contains otherwise.
 
-    The least logarithm, added in quadrature to both sides, with which 90 % of measurements of the
-    same kind are inside their intervals (split conformal prediction; every source counts as much).
-    Where fewer than `FEWEST` are of a kind, those of a wider kind count.
+    A share of the time that collectives take: the least, added in quadrature to both sides, with
+    which 90 % of measurements of the same kind are inside their intervals (split conformal
+    prediction; every source counts as much). Where fewer than `FEWEST` are of a kind, those of a
+    wider kind count. Steps of almost only computing say nothing of collectives.
     """
+    rows = [row for row in rows if row.held >= TELLING]
     if not rows or (wanted := kind(scenario)) is None:
         return 0.0
     levels = ([row for row in rows if row.kind[:depth] == wanted[:depth]] for depth in (3, 2, 1, 0))
@@ -247,12 +251,12 @@ def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
     counts = Counter(row.source for row in alike)
     ends = (row.above if row.residual > 0 else row.below for row in alike)
     scores = sorted(
-        (max(0.0, row.residual**2 - end**2), row.source)
+        (expm1(sqrt(max(0.0, row.residual**2 - end**2))) / row.held, row.source)
         for row, end in zip(alike, ends, strict=True)
     )
     mass = np.cumsum([1 / counts[source] for _, source in scores]) / len(counts)
     level = LEVEL * (1 + 1 / len(alike))
-    return sqrt(scores[min(int(np.searchsorted(mass, level)), len(alike) - 1)][0])
+    return scores[min(int(np.searchsorted(mass, level)), len(alike) - 1)][0]
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:

@@ -89,12 +89,18 @@ def uncalibrated(
             causes["computing beside collectives"] = [0.0, log1p(_on_gpus(alone, algorithm, runs))]
         if varies:
             causes["GPUs of one kind"] = [log1p(computing * change) for change in DIFFERING]
-        causes["what published sources leave out"] = [others, others]
+        unseen = log1p(others * collective_share(alone, algorithm, runs))
+        causes["what published sources leave out"] = [unseen, unseen]
         faster, slower = (hypot(*side) for side in zip(*causes.values(), strict=True))
         largest = max(causes, key=lambda name: causes[name][1])
         model = Uncalibrated(error, program.family, -faster, slower, ends.number, source, largest)
         models[algorithm.label] = model
     return models
+
+
+def collective_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:
+    """Return the share of the time that collectives take, hidden or not."""
+    return max(held_share(scenario, algorithm, runs) or 0.0, breakdown(runs)["communicate"])
 
 
 class _Case(NamedTuple):

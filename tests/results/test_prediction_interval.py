@@ -4,6 +4,7 @@ import inspect
 import math
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from paceline.simulator.results.prediction_interval import (
     Spread,
 )  # fmt: skip
 from paceline.simulator.studies import learning
+from paceline.simulator.studies.links import collective_share
 from paceline.simulator.studies.tune.objective import tuning_objective
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped
@@ -205,7 +207,9 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     share = row["breakdown"]["communicate"]
     apart = math.log1p(share * (measured["high"] * other / measured["median"] - 1))
     slow_gpu = math.log1p(0.08 * row["breakdown"]["compute"])
-    unseen = prediction_interval.beyond(result.scenario, prediction_interval.published())
+    rows, (algorithm,) = prediction_interval.published(), result.scenario.algorithm
+    held = collective_share(result.scenario, algorithm, result.runs)
+    unseen = math.log1p(prediction_interval.beyond(result.scenario, rows) * held)
     apart = math.hypot(apart, slow_gpu, unseen) / 1.645
     programs = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
     alone = Spread(programs["seconds_per_step"]["blocking"] ** 2, programs["programs"] - 1)
@@ -245,21 +249,17 @@ def test_published_errors_widen_intervals_to_hold_ninety_percent_of_their_kind(e
     line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": "nccl"}
     world = scenario({"name": "ssgd"}, workers=4, network=line)
     rows = [
-        Published(source, Kind("cluster", "tcp", library), error, width, width)
+        Published(source, Kind("cluster", "tcp", library), error, width, width, 0.5)
         for source, library, error, width in errors
     ]
-    unseen = prediction_interval.beyond(world, rows)
+    unseen = math.log1p(0.5 * prediction_interval.beyond(world, rows))
     same = [row for row in rows if row.kind.library == "nccl"]
     alike = same if len(same) >= prediction_interval.FEWEST else rows
-    sources = {row.source for row in alike}
-    weight = {source: sum(row.source == source for row in alike) for source in sources}
-    missed = sum(
-        1 / weight[row.source]
-        for row in alike
-        if abs(row.residual) > math.hypot(row.above, unseen) + 1e-9
-    )
-    assert missed / len(sources) <= 0.1 + 1e-9
+    counts = Counter(row.source for row in alike)
+    outside = [row for row in alike if abs(row.residual) > math.hypot(row.above, unseen) + 1e-9]
+    assert sum(1 / counts[row.source] for row in outside) / len(counts) <= 0.1 + 1e-9
     assert prediction_interval.beyond(world, []) == 0
+    assert prediction_interval.beyond(world, [row._replace(held=0.01) for row in rows]) == 0
 
 
 def test_a_wide_interval_names_its_largest_cause_and_none_says_why():
