@@ -35,7 +35,7 @@ SENTENCES = {
     "too_long": "too long a list; write {max_length} or fewer in it",
     "value_error": "{error}",
     "assertion_error": "{error}",
-    "refusal": "{what}",
+    "refusal": "{sentence}",
 }
 _TABLES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _LISTS = ("tuple_type", "list_type")

@@ -1,7 +1,7 @@
-"""The tables of scenario.toml as frozen models in SI units; nothing here simulates.
+"""Model the tables of scenario.toml as frozen values in SI units; nothing here simulates.
 
-Import `scenario` for the whole (`Scenario`, `Algorithm`), `tables`, `cluster` and `network` for its
-tables, `team` for what its workers are (`Scenario.team`, worked out once), `world` for an algorithm
-with its scenario and program, `redraw` for calibrated numbers redrawn. A model checks its own
-values; what contradicts another table is checked in `load.checks`. Files are read in `load`.
+Import `scenario` for `Scenario` and `Algorithm`, `tables`, `cluster` and `network` for its tables,
+`team` for the resolved workers (`Scenario.team`, computed once), `world` for an algorithm with its
+scenario and program, `redraw` to redraw calibrated numbers. A model checks single values;
+`load.checks` refuses contradictions between tables. `load` reads the files.
 """

@@ -1,4 +1,4 @@
-"""The tables of a scenario about its workers: speed, place, and crashes."""
+"""Define a scenario's tables of workers: their speeds, places and crashes."""
 
 import re
 from functools import cached_property
@@ -42,9 +42,9 @@ DAY = 86_400.0  # seconds
 
 
 class Bursts(Section):
-    """Slow periods of each worker: a two-state Markov chain in time."""
+    """Slow periods of a worker: a two-state Markov chain in time."""
 
-    factor: Positive = Field(description="factor by which computing takes longer during a burst")
+    factor: Positive = Field(description="factor of computing time during a burst")
     on: Duration = Field(description="mean duration of a burst")
     off: Duration = Field(description="mean time between bursts")
 
@@ -52,7 +52,7 @@ class Bursts(Section):
 class Device(Section):
     """A device that workers of a group compute on."""
 
-    name: Name = Field(description="name of the device, unique")
+    name: Name = Field(description="unique name of the device")
     speed: Positive = optional("2 computes in half the time that `compute` says", 1.0)
     shared_by: Count = optional("workers on one device; n at once get 1/n of it each", 1)
 
@@ -64,7 +64,7 @@ DeviceOrLabel = Annotated[
 
 
 class Failures(Section):
-    """Random crashes, at exponential times."""
+    """Random crashes, at exponentially distributed times."""
 
     between: Duration = Field(description="mean time from a repair to the next crash of one node")
     repair: Duration = Field(description="mean time to repair")
@@ -78,14 +78,14 @@ class Crash(Section):
 
     worker: Rank | Literal["server"] = Field(description='rank of the worker, or "server"')
     at: Annotated[Seconds, Field(ge=0)] = Field(description="time of the crash")
-    lasts: Duration | None = optional("time until it is repaired; left out: for good")
+    lasts: Duration | None = optional("time until the repair; left out: never repaired")
 
 
 class Checkpoint(Section):
-    """The whole cluster's state, saved."""
+    """Checkpoints of the whole cluster."""
 
     every: Count = Field(description="steps between two checkpoints")
-    cost: Delay = optional("time for which all workers pause for one", 0.0)
+    cost: Delay = optional("time that all workers pause to save one", 0.0)
 
 
 def _quorum(value: Any) -> Any:
@@ -104,25 +104,25 @@ class Recovery(Section):
     """Handling of crashed and slow workers."""
 
     policy: Literal["wait", "shrink", "restart", "backup", "quorum"] = optional(
-        "workers that need a crashed one wait for it; go on without it; all go back to "
-        "the last checkpoint; or means leave out the slowest, or those that are late for a quorum",
+        "what others do about a crashed worker: wait for it; go on without it; return to the last "
+        "checkpoint; leave out the slowest from means; or leave out those late for a quorum",
         "wait",
     )
     timeout: Delay = optional("time until the others notice a crash", 0.0)
     reload: Delay = optional("time to load the state after a repair, or a restart", 0.0)
-    warmup: Delay = optional("time that a node takes to warm up after that", 0.0)
-    checkpoint: Checkpoint | None = optional('for policy = "restart"')
+    warmup: Delay = optional("time to warm up after the reload", 0.0)
+    checkpoint: Checkpoint | None = optional('checkpoints, for policy = "restart"')
     backup: int = optional(
-        'slowest workers that each mean leaves out; 1 with policy = "backup"', 0, ge=0
+        'number of slowest workers that a mean leaves out; 1 with policy = "backup"', 0, ge=0
     )
     quorum: Quorum = optional(
-        'for policy = "quorum": workers that a mean waits for, a number or a share', 0.5
+        'for policy = "quorum": number or share of workers that a mean waits for', 0.5
     )
-    grace: Delay = optional('for policy = "quorum": time that a mean then waits for more', 0.0)
+    grace: Delay = optional('for policy = "quorum": extra wait for further workers', 0.0)
 
     @property
     def backups(self) -> int:
-        """The workers that each mean leaves out."""
+        """Number of workers that a mean leaves out."""
         return self.backup or int(self.policy == "backup")
 
     def awaited(self, workers: int) -> int:
@@ -134,7 +134,7 @@ class Recovery(Section):
 
     @property
     def restarting(self) -> float:
-        """Seconds that a repaired node takes to take part again."""
+        """Seconds from a node's repair until it takes part again."""
         return self.reload + self.warmup
 
 
@@ -164,31 +164,31 @@ Spans = Annotated[
 
 
 class Membership(Section):
-    """When workers are members: a law (`present` and `absent`), a calendar, both at once (then who
-    is there by the law is away at other times of day), or a trace.
+    """When workers are members: by a law (`present` and `absent`), by times of day, by both
+    (present only when both allow it), or by a trace.
     """
 
     present: Law | None = optional("time from joining to leaving")
-    absent: Law | None = optional("time from leaving to coming back")
+    absent: Law | None = optional("time from leaving to returning")
     start: Literal["present", "stationary"] = optional(
-        "under a law, at the start: all, or as at any moment of a long process", "present"
+        "initial state under a law: all present, or the long-run state", "present"
     )
-    daily: Spans = optional('times of day when they are there, such as "22:00-06:00"', ())
+    daily: Spans = optional('times of day when workers are present, such as "22:00-06:00"', ())
     file: Name | None = optional(
-        "CSV file of three columns: worker, start and end of each time that it is "
-        "there; an end left out: for good; a worker left out: always"
+        "CSV file with columns worker, start and end of its presence; "
+        "no end: it stays; a worker without a row: always present"
     )
-    notice: Delay = optional("time that a worker is told before it has to leave", 0.0)
+    notice: Delay = optional("time from the notice to leave until the worker has to leave", 0.0)
     _trace: dict[int, list[tuple[float, float]]] = PrivateAttr(default_factory=dict)
 
     @cached_property
     def windows(self) -> tuple[tuple[float, float], ...]:
-        """Start and end of each time of day when workers are there (seconds), in order."""
+        """Start and end (s) of the times of day when workers are present, in order."""
         return tuple(sorted(map(_window, self.daily)))
 
     @property
     def trace(self) -> dict[int, list[tuple[float, float]]]:
-        """Start and end of each time when a worker is there (seconds), in order, by rank."""
+        """Start and end (s) of each worker's times of presence, in order, by rank."""
         return self._trace
 
     @model_validator(mode="after")
@@ -196,13 +196,13 @@ class Membership(Section):
         laws = [law.expectation for law in (self.present, self.absent) if law is not None]
         if len(laws) == 1 or bool(laws or self.daily) + bool(self.file) != 1:
             raise ValueError(
-                "neither one law, nor one calendar, nor both, nor one trace; write { present = "
+                "neither one law, nor times of day, nor both, nor one trace; write { present = "
                 '"6 h", absent = "2 h" }, { daily = "22:00-06:00" }, both in one, or "trace.csv"'
             )
         if not all(laws):
-            raise ValueError("takes no time; write times above 0 to be present and absent")
+            raise ValueError("takes no time; write times above 0 for present and absent")
         if self.start == "stationary" and not laws:
-            raise ValueError('start = "stationary" is for a law; remove it, the times say it all')
+            raise ValueError('start = "stationary" needs a law, and there is none; remove it')
         if self.start == "stationary" and inf in laws:
             raise ValueError('infinite on average; remove start = "stationary", or change the law')
         if self.windows == () and self.file is not None:
@@ -221,10 +221,10 @@ def _window(text: str) -> tuple[float, float]:
 
 
 def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
-    """Read the times when workers are present, by rank, in order."""
+    """Read the times when workers are present (s), by rank, in order."""
     columns = {"worker": _rank, "start": csv_files.seconds, "end": _end}
-    what, readers = "worker, start and end of a time that it is there", [*columns.values()]
-    rows = csv_files.rows(path, readers, what, names=[*columns], check=_in_order)
+    content, readers = "a worker, start and end of its presence", [*columns.values()]
+    rows = csv_files.rows(path, readers, content, names=[*columns], check=_in_order)
     trace: dict[int, list[tuple[float, float]]] = {}
     for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
         trace.setdefault(int(rank), []).append((since, until))
@@ -232,7 +232,7 @@ def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
             lines = " and ".join(f"{number:.0f}" for number in sorted((line, after[3])))
             remedy = "merge the two, or let one end before the other starts"
             raise ValueError(
-                f"{path}, lines {lines}: worker {rank:.0f} is there twice at once; {remedy}"
+                f"{path}, lines {lines}: worker {rank:.0f} is present twice at once; {remedy}"
             )
     return trace
 
@@ -245,28 +245,28 @@ MembershipOf = Annotated[
 class _Nodes(Section):
     """Keys that the cluster and each of its groups may set."""
 
-    extra: Law | None = optional("delay added to compute, for a fixed share")
-    profile: ProfileOf | None = optional("speed over time: at 0.5 computing takes twice as long")
+    extra: Law | None = optional("delay added to the compute time of a fixed share of workers")
+    profile: ProfileOf | None = optional("speed over time; at 0.5 computing takes twice as long")
     bursts: Bursts | None = optional("slow periods, correlated in time")
     failures: Failures | None = optional("crashes and repairs")
-    membership: MembershipOf | None = optional("when workers are there; left out: always")
+    membership: MembershipOf | None = optional("when workers are present; left out: always")
     drop: float | None = optional("probability that a selected client never reports", ge=0, lt=1)
-    region: Name | None = optional("where the workers are")
-    nic: Bandwidth | None = optional("of a network card, each way; left out: that of its place")
+    region: Name | None = optional("region of the workers")
+    nic: Bandwidth | None = optional("bandwidth of the network card, each way")
 
 
-_COMPUTE = "time to compute a step's gradient, of all its micro-batches"
-_EXTRA_SHARE = "share of the workers that `extra` applies to, in (0, 1]"
+_COMPUTE = "time to compute a step's gradient, including all micro-batches"
+_EXTRA_SHARE = "share of workers with the delay `extra`, in (0, 1]"
 
 
 class Inner(Section):
-    """The links between the devices of a worker that is itself a node of several."""
+    """The links between the devices of one worker."""
 
-    bandwidth: Bandwidth = Field(description="of each device, each way")
+    bandwidth: Bandwidth = Field(description="bandwidth of a device, each way")
     card: Card | None = optional('kind of link, such as "nvlink4": its usual bandwidth and latency')
-    latency: Delay = optional("one way, per hop", 0.0, ge=0)
+    latency: Delay = optional("one-way latency per hop", 0.0, ge=0)
     sharding: Literal["none", "fsdp"] = optional(
-        "each step ends with an all-reduce of the gradient among the devices, or has "
+        "none: a step ends with an all-reduce of the gradient among the devices; fsdp: it has "
         "the two all-gathers and the reduce-scatter of FSDP",
         "none",
     )
@@ -276,59 +276,62 @@ InnerOf = Annotated[Inner, BeforeValidator(of_inner, json_schema_input_type=str 
 
 
 class Group(_Nodes):
-    """Some of the workers; a key that is left out is taken from [cluster]."""
+    """A group of workers; missing keys come from [cluster]."""
 
-    name: Name = Field(description="name of the group, unique")
-    workers: int = Field(ge=0, le=10**9, description="number of the cluster's workers in it")
+    name: Name = Field(description="unique name of the group")
+    workers: int = Field(ge=0, le=10**9, description="number of workers in the group")
     compute: ComputeLaw | None = optional(_COMPUTE)
     device: Name | None = optional(
-        'their device: one of cluster.device, a kind such as "h100-sxm", or just a label'
+        'device of the workers: one of cluster.device, a kind such as "h100-sxm", or a label'
     )
     extra_share: Share | None = optional(_EXTRA_SHARE)
-    up: Bandwidth | None = optional("bandwidth that a worker sends with")
-    down: Bandwidth | None = optional("bandwidth that it receives with")
+    up: Bandwidth | None = optional("bandwidth of a worker's sending")
+    down: Bandwidth | None = optional("bandwidth of a worker's receiving")
     devices: int = optional(
-        "of a worker; without `inner`, `compute` contains their communication", 1, ge=1, le=65_536
+        "devices per worker; without `inner`, `compute` includes their links",
+        1,
+        ge=1,
+        le=65_536,
     )
     inner: InnerOf | None = optional(
         'links between the devices of a worker: a table, or a kind such as "pcie3-host"'
     )
-    node_hour: NonNegative | None = optional("one worker, all devices, 1 h, if not cost.node_hour")
-    device_hour: NonNegative | None = optional("one device, if not cost.device_hour")
+    node_hour: NonNegative | None = optional("in place of cost.node_hour")
+    device_hour: NonNegative | None = optional("in place of cost.device_hour")
 
 
 class Sampling(Section):
-    """Clients that each round selects, of programs that average round by round."""
+    """The selection of clients for each round, in programs that average by rounds."""
 
-    share: Share | None = optional("share of the workers that a mean takes")
-    clients: Count | None = optional("or their number")
-    by: Literal["uniform", "availability"] = optional("from all, or those available", "uniform")
-    over: float = optional("times as many are selected; the first count", 1.0, ge=1, le=1000)
-    deadline: Duration | None = optional("time from a round's start that its mean waits at most")
+    share: Share | None = optional("share of workers in a mean")
+    clients: Count | None = optional("number of workers in a mean, instead of the share")
+    by: Literal["uniform", "availability"] = optional("from all, or available ones", "uniform")
+    over: float = optional("factor of selected clients; first reports count", 1.0, ge=1, le=1000)
+    deadline: Duration | None = optional("longest wait of a mean, from the start of its round")
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _require_one_size(self) -> Self:
         if (self.share is None) == (self.clients is None):
-            raise ValueError("write share = 0.1, say, or clients = 10: one of the two")
+            raise ValueError("write either share, such as 0.1, or clients, such as 10")
         return self
 
 
 class Cluster(_Nodes):
-    """The workers: how many, and how long a gradient takes them."""
+    """The workers, and the time of a gradient."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS, description="number of workers")
     compute: ComputeLaw = Field(description=_COMPUTE)
-    device: DeviceOrLabel | None = optional("devices that groups may compute on, or just a label")
+    device: DeviceOrLabel | None = optional("devices that groups may use, or a label")
     extra_share: Share = optional(_EXTRA_SHARE, 0.0)
     allow_zero: bool = optional("allow a compute time of zero", False)
     accumulation: int = optional(
-        "micro-batches of a step (`compute`: of all); means overlap the last", 1, ge=1, le=65_536
+        "micro-batches per step (`compute` covers all); means overlap the last", 1, ge=1, le=65_536
     )
     forward_share: float = optional(
-        "share of a micro-batch before the first gradient", 1 / 3, ge=0, lt=1
+        "share of a micro-batch's time before its first gradient", 1 / 3, ge=0, lt=1
     )
     beside_collectives: float = optional(
-        "times as long that computing takes beside a collective", 1.0, ge=1, le=1000
+        "factor of computing time during a collective", 1.0, ge=1, le=1000
     )
     group: Many[Group] = optional("overrides for some of the workers", ())
     crash: Many[Crash] = optional("crashes at given times", ())
@@ -337,7 +340,7 @@ class Cluster(_Nodes):
     @model_validator(mode="before")
     @classmethod
     def _groups_of_all(cls, table: Any) -> Any:
-        """Require no usual compute time if groups with their own hold all workers."""
+        """Allow a cluster without `compute` if groups with `compute` have all workers."""
         if not isinstance(table, dict) or "compute" in table:
             return table
         groups = [group for group in table.get("group") or () if isinstance(group, dict)]
@@ -348,7 +351,7 @@ class Cluster(_Nodes):
         return table | {"compute": groups[0]["compute"]}
 
     def of_workers(self, key: str) -> list[Any]:
-        """Return the key's value of each worker, in rank order: its group's, or the cluster's."""
+        """Return a key's value for each worker, in rank order: the group's, or the cluster's."""
         usual, values = getattr(self, key), list[Any]()
         for group in self.group:
             its = getattr(group, key)
@@ -357,11 +360,11 @@ class Cluster(_Nodes):
 
     @property
     def drops(self) -> bool:
-        """Whether clients that are selected may drop out."""
+        """Whether selected clients may drop out."""
         return any(self.of_workers("drop"))
 
     def fails(self, server: Any) -> bool:
-        """Tell whether workers, or the server of a [server] table, can crash."""
+        """Return whether workers, or the server of a [server] table, can crash."""
         settings = [self.failures, server and server.failures]
         return any([*settings, *(group.failures for group in self.group)]) or bool(self.crash)
 
@@ -377,7 +380,7 @@ class Cluster(_Nodes):
 
     @property
     def participants(self) -> int:
-        """The workers that a mean takes, of a program that can sample clients."""
+        """Number of workers in a mean of a program that can sample clients."""
         sampling = self.sampling
         if sampling is None:
             return self.workers
@@ -386,7 +389,7 @@ class Cluster(_Nodes):
 
     @property
     def described(self) -> tuple[Device, ...]:
-        """The devices that have a table of their own, not just a label."""
+        """The devices with a table; labels have none."""
         return self.device if isinstance(self.device, tuple) else ()
 
     @property

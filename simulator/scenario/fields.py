@@ -1,4 +1,4 @@
-"""The base of all tables of a scenario, and their field types: strict, frozen, in SI units."""
+"""Define the base of a scenario's tables, and their field types: strict, frozen, in SI units."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]  # a TOML array, frozen
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
-LEAST, MOST = 1e-30, 1e30  # products and quotients of such numbers stay within floats
+LEAST, MOST = 1e-30, 1e30  # products and quotients of these numbers do not overflow a float
 
 
 def _not_tiny(value: float) -> float:
@@ -38,22 +38,22 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Duration = Annotated[Seconds, Field(gt=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 NO_TIME = Constant.model_validate({"value": "0 s"})
-ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
-Delay = Annotated[Seconds, Field(json_schema_extra=ZERO)]  # of no time by default
+ZERO: dict[str, JsonValue] = {"default": "0 s"}  # written form in a scenario
+Delay = Annotated[Seconds, Field(json_schema_extra=ZERO)]  # zero time, the default
 
 
 def optional(about: str, default: Any = None, **limits: Any) -> Any:
-    """Describe a key that may be left out: its meaning, default, and limits (`ge`, `lt`, ...)."""
+    """Describe an optional key: its meaning, default, and limits (`ge`, `lt`, ...)."""
     return Field(default=default, description=about, **limits)
 
 
 def located(name: str, info: ValidationInfo) -> Path:
-    """Return the path of a file that a scenario names, relative to the scenario's folder."""
+    """Resolve the path of a file that a scenario names, relative to the scenario's folder."""
     return Path((info.context or {}).get("folder", "."), name)
 
 
 def from_file(read: Callable[[Path], Any], example: str) -> tuple[PlainValidator, WithJsonSchema]:
-    """Return a validator that takes the name of a file and reads it, and its JSON Schema."""
+    """Return a validator that reads the file of a given name, and its JSON Schema."""
 
     def load(value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
@@ -64,6 +64,6 @@ def from_file(read: Callable[[Path], Any], example: str) -> tuple[PlainValidator
 
 
 class Section(BaseModel):
-    """A table of a scenario: refuses unknown keys, implicit conversions, nan and inf."""
+    """A table of a scenario; it refuses unknown keys, implicit conversions, nan and inf."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

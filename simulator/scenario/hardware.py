@@ -1,7 +1,7 @@
-"""The catalogue of hardware that scenarios may name: links inside boxes, cards, devices.
+"""Catalogue the hardware that scenarios may name: links inside hosts, network cards, devices.
 
-Numbers and their sources are in hardware.toml. A name gives the usual numbers; what a scenario
-writes beside it wins, and then nothing is known of their spread.
+Numbers and their sources are in hardware.toml. A name gives the usual numbers; numbers in a
+scenario replace them, and then their spread is unknown.
 """
 
 import tomllib
@@ -18,7 +18,7 @@ from ..inputs.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from .tables import sizes
 
 FILE = Path(__file__).with_name("hardware.toml")
-FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
+FLOPS_PER_PARAMETER = 6.0  # per token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 
 
 class LinkKind(BaseModel):
@@ -31,7 +31,7 @@ class LinkKind(BaseModel):
 
     @property
     def slowdowns(self) -> tuple[float, float]:
-        """Least and most times as long that a transfer takes on other hosts (90 %)."""
+        """The 90 % range of a transfer's time on other hosts, relative to the usual time."""
         low, high = self.range or (self.bandwidth, self.bandwidth)
         return self.bandwidth / high, self.bandwidth / low
 
@@ -53,7 +53,7 @@ class Hardware(BaseModel):
 
 @cache
 def written() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the catalogue as its file writes it, with units."""
+    """Return the catalogue as its file has it, with units."""
     return tomllib.loads(untrusted.text(FILE))
 
 
@@ -64,7 +64,7 @@ def hardware() -> Hardware:
 
 
 def link_kind(name: Any) -> LinkKind:
-    """Return a kind of link by its name. Raises ValueError for one that is not listed."""
+    """Return a kind of link by its name. Raises ValueError for an unknown name."""
     links = hardware().link
     if not isinstance(name, str) or name not in links:
         raise ValueError(f"unknown; {nearest(str(name), links, 'write one of')}")
@@ -82,12 +82,12 @@ def _of_card(table: Any, rates: tuple[str, ...]) -> Any:
 
 
 def of_line(table: Any) -> Any:
-    """Fill [network] or a [[network.link]] from the card that it names."""
+    """Fill [network] or a [[network.link]] from the kind of its `card`."""
     return _of_card(table, ("bandwidth", "up", "down"))
 
 
 def of_inner(value: Any) -> Any:
-    """Turn the name of a kind of link into a table of links inside a worker."""
+    """Turn the name of a kind of link into a table of a worker's inner links."""
     return _of_card({"card": value} if isinstance(value, str) else value, ("bandwidth",))
 
 
@@ -100,10 +100,10 @@ Card = Annotated[str, BeforeValidator(_card), Field(min_length=1)]
 
 
 def fill_devices(document: Any) -> Any:
-    """Fill what named devices say into a scenario's tables: peak, and the time to compute a step.
+    """Fill a scenario's tables from its named devices: their peak, and the compute time of a step.
 
     A step takes 6 operations per parameter and token (or `cost.flops_per_token`) at the usual
-    utilisation, where neither [cluster] nor the group says `compute`.
+    utilisation, if neither [cluster] nor the group has `compute`.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("cluster"), Mapping):
         return document
@@ -121,13 +121,13 @@ def fill_devices(document: Any) -> Any:
 
 
 def _kinds(tables: Iterable[Any]) -> list[str]:
-    """Return the kinds of device that tables name; others are labels, or described elsewhere."""
+    """Return the catalogued kinds of device that tables name."""
     names = [table.get("device") for table in tables if isinstance(table, Mapping)]
     return [name for name in names if isinstance(name, str) and name in hardware().device]
 
 
 def _filled(table: Any, usual: Any, operations: float) -> Any:
-    """Return [cluster] or a group with the time of a step of so many operations."""
+    """Return [cluster] or a group with the time of a step of `operations`."""
     if not isinstance(table, Mapping) or "compute" in table or not operations:
         return table
     kinds, many = _kinds([{"device": usual, **table}]), table.get("devices", 1)
@@ -138,16 +138,16 @@ def _filled(table: Any, usual: Any, operations: float) -> Any:
 
 
 def inner_spread(inner: Iterable[Any]) -> tuple[float, float]:
-    """Return the least and the largest factor of times of links inside workers."""
+    """Return the least and largest factor of transfer times on a worker's inner links."""
     kinds = [(one, link_kind(one.card)) for one in inner if one is not None and one.card]
     spreads = [kind.slowdowns for one, kind in kinds if one.bandwidth == kind.bandwidth]
     return min([1.0, *(low for low, _ in spreads)]), max([1.0, *(high for _, high in spreads)])
 
 
 def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the least and the largest factor of computing by devices' usual utilisation.
+    """Return the least and largest factor of compute times, by the devices' usual utilisation.
 
-    `document`: a scenario as written. 1 and 1 where it states all times.
+    `document`: a scenario as written. Both are 1 if it states all times.
     """
     cluster = document.get("cluster", {})
     groups = [*cluster.get("group", ())]
@@ -160,7 +160,7 @@ def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _operations(document: Mapping[str, Any], cost: Mapping[str, Any]) -> float:
-    """Return the operations of a worker's step; 0 if the scenario does not give them."""
+    """Return the operations of a worker's step; 0 if the scenario does not determine them."""
     model, goal = document.get("model") or {}, document.get("objective") or {}
     tokens = goal.get("tokens") or cost.get("tokens") or 0
     parts = sizes(model.get("tensors"))

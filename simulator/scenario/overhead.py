@@ -1,7 +1,7 @@
-"""Overheads of a real system beyond what a scenario prescribes, and their uncertainty.
+"""Model a real system's overheads beyond the times in a scenario, and their uncertainty.
 
-A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenario takes them in by
-`extends`. Without them nothing is added: the published models.
+A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenario includes it with
+`extends`. Without them there are no overheads, as in the published models.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ Relative = Annotated[float, Field(ge=0, le=10)]
 Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
 Factors = Annotated[Many[Factor], Field(min_length=1, max_length=1000)]
 OWN = ("issue", "collect", "send", "receive", "agree")
-"""Overheads that occupy a node itself."""
+"""Overheads during which a node is busy."""
 
 
 class Passage(NamedTuple):
-    """How a collective passes through a network.
+    """The path of a collective through a network.
 
-    `rate`: bytes per second of the slowest link; `hops`: on the critical path; `ring`: workers
-    around which a mean passes, else 1.
+    `rate`: bytes per second of the slowest link; `hops`: number on the critical path; `ring`:
+    number of workers if the collective is a ring, else 1.
     """
 
     rate: float = inf
@@ -50,56 +50,56 @@ NO_PASSAGE = Passage()
 
 
 class Overhead(Section):
-    """Overheads of one kind of machine, measured with a number of workers."""
+    """Overheads of one kind of machine, measured with some number of workers."""
 
-    workers: Count | None = optional("number of workers it was measured with; left out: any")
-    algorithm: Name | None = optional("program that it is for; left out: those without their own")
+    workers: Count | None = optional("number of workers in the measurement; left out: any")
+    algorithm: Name | None = optional("program; left out: all without a table")
     step: Law = optional(
-        "added to each step: framework's time, and lateness", NO_TIME, json_schema_extra=ZERO
+        "time added to a step by the framework and by late starts", NO_TIME, json_schema_extra=ZERO
     )
-    issue: Delay = optional("a worker's own time to start a collective", 0.0)
-    collect: Delay = optional("a worker's own time to take a result over", 0.0)
-    collective: Delay = optional("added to each collective, and hidden if that is", 0.0)
+    issue: Delay = optional("a worker's time to start a collective", 0.0)
+    collect: Delay = optional("a worker's time to take over a result", 0.0)
+    collective: Delay = optional("time added to a collective, hidden if the collective is", 0.0)
     agree: Delay = optional("time to ask all workers whether a collective has finished", 0.0)
-    agree_latencies: NonNegative = optional("latencies of that, with half of hop_bytes each", 0.0)
-    send: Delay = optional("a node's own time to send a message", 0.0)
-    message: Delay = optional("added to the latency of each message", 0.0)
-    message_factor: Positive = optional("time of a message on its link, relative to bytes", 1.0)
-    receive: Delay = optional("a node's own time to take a message over", 0.0)
-    latency_factor: Positive = optional("latencies of a hop of a collective (gloo's ring: 2)", 1.0)
-    transmission_factor: Positive = optional("time of payloads, relative to bytes / bandwidth", 1.0)
+    agree_latencies: NonNegative = optional("latencies in `agree`, with half of hop_bytes", 0.0)
+    send: Delay = optional("a node's time to send a message", 0.0)
+    message: Delay = optional("time added to the latency of a message", 0.0)
+    message_factor: Positive = optional("time of a message, relative to bytes / bandwidth", 1.0)
+    receive: Delay = optional("a node's time to take over a message", 0.0)
+    latency_factor: Positive = optional("latencies per hop of a collective (gloo's ring: 2)", 1.0)
+    transmission_factor: Positive = optional("the same for a collective's payloads", 1.0)
     transmission_exponent: float = optional(
-        "transmission_factor falls with this power of (bandwidth / 1 Gbit/s)", 0.0, ge=-1, le=1
+        "transmission_factor falls by this power of (bandwidth / 1 Gbit/s)", 0.0, ge=-1, le=1
     )
     tree_exponent: float = optional(
-        "transmission_factor grows with this power of n / (n - 1), n > 3 workers",
+        "transmission_factor grows by this power of n / (n - 1), for n > 3 workers",
         0.0,
         ge=-10,
         le=10,
     )
-    per_byte: NonNegative = optional("seconds per byte that passes a link of any bandwidth", 0.0)
-    hop: Delay = optional("added to the latency of each hop of a collective", 0.0)
+    per_byte: NonNegative = optional("additional seconds per byte on a link of any bandwidth", 0.0)
+    hop: Delay = optional("time added to the latency of each hop of a collective", 0.0)
     hop_bytes: Bytes = optional(
-        "bytes in each hop of a collective beside its payload",
+        "bytes in each hop of a collective in addition to its payload",
         0.0,
         json_schema_extra={"default": "0 B"},
     )
 
     @property
     def owns(self) -> bool:
-        """Whether nodes spend time of their own on anything except steps."""
+        """Whether nodes are busy with anything except steps."""
         return any(getattr(self, name) for name in OWN) or self.agree_latencies > 0
 
     def of_message(self, laws: tuple[Law, ...]) -> tuple[Law, ...]:
-        """Return the laws whose sum is the latency of a message, with what is added to it."""
+        """Return the laws whose sum is the latency of a message, including overhead."""
         return (*laws, Constant.model_construct(value=self.message)) if self.message else laws
 
     def of_collective(
         self, transmission: Any, latency: Any, passage: Passage = NO_PASSAGE, *, once: Any = 1.0
     ) -> tuple[Any, Any]:
-        """Return what a collective transmits, and its latency, with what is added to them.
+        """Return a collective's transmission time and latency (s), including overheads.
 
-        Numbers of the whole, or arrays over its messages; `once`: 1 for the first ones, else 0.
+        Both may be arrays over its messages; `once`: 1 for messages that bear `collective`, else 0.
         """
         rate, hops, ring = passage
         factor = self.transmission_factor * tree(ring) ** self.tree_exponent
@@ -111,68 +111,67 @@ class Overhead(Section):
 
 
 class MeasuredRange(Section):
-    """The ranges in which a profile was measured: a prediction beyond them has a note."""
+    """The ranges of a profile's measurements; a prediction beyond them has a note."""
 
-    workers: Many[Count] = optional("fewest and most workers", ())
+    workers: Many[Count] = optional("smallest and largest number of workers", ())
     step: Many[Seconds] = optional("shortest and longest mean step", ())
-    bytes: Many[NonNegative] = optional("least and most bytes of a payload", ())
+    bytes: Many[NonNegative] = optional("smallest and largest payload in bytes", ())
     latency: Many[Seconds] = optional("lowest and highest latency", ())
 
 
 class ModelError(Section):
-    """Errors of predictions with the same delays, of programs that no run was fitted to.
+    """Errors of predictions for programs without a fitted run, under the same delays.
 
-    Relative standard deviations, by `Program.family`; a family that was not measured has the
-    widest.
+    Relative standard deviations, by `Program.family`; an unmeasured family has the largest.
     """
 
-    programs: int = Field(ge=2, le=1000, description="programs predicted without a run of theirs")
-    source: str = optional("the measurements that it was learnt from", "")
+    programs: int = Field(ge=2, le=1000, description="number of programs predicted without a run")
+    source: str = optional("measurements behind these errors", "")
     seconds_per_step: dict[str, Relative] = optional("relative standard deviation by family", {})
     time_to_target: dict[str, Relative] = optional("relative standard deviation by family", {})
 
     def of(self, quantity: str, family: str | None) -> float:
-        """Return the relative standard deviation of a quantity; of an unknown family, the widest.
+        """Return a quantity's relative standard deviation; the largest for an unknown family.
 
-        0 for a quantity of which nothing is known.
+        It is 0 for an unmeasured quantity.
         """
         errors: dict[str, float] = getattr(self, quantity)
         return errors.get(family or "", max(errors.values(), default=0.0))
 
 
 class CodecCost(Section):
-    """What a codec takes a node, beyond what a mean without one does."""
+    """A node's additional time for a codec."""
 
     kind: Name = Field(description="name of the codec")
     size: Annotated[Bytes, Field(gt=0)] = Field(description="bytes of the vector")
     compress: Delay = optional("time to compress it", 0.0)
-    decompress: Delay = optional("time to decompress one message of it", 0.0)
+    decompress: Delay = optional("time to decompress one message of this vector", 0.0)
 
 
 class Calibration(Section):
-    """Origin of a profile, and the standard errors of its numbers."""
+    """The origin of a profile, and the standard errors of its numbers."""
 
-    date: str = optional("when it was measured", "")
-    hardware: str = optional("machine that it was measured on", "")
+    date: str = optional("date of the measurement", "")
+    hardware: str = optional("machine of the measurement", "")
     versions: dict[str, str] = optional("versions of the software, by package", {})
-    runs: Many[Name] = optional("runs that it was fitted to", ())
+    runs: Many[Name] = optional("runs behind the fit", ())
     fingerprints: Many[Name] = optional(
-        "SHA-256 of their files: comparing with these proves nothing", ()
+        "SHA-256 of these runs' files; a comparison with the same runs proves nothing", ()
     )
     sd: dict[str, NonNegative] = optional("relative standard errors by dotted key", {})
     draws: dict[str, Factors] = optional(
-        "factors by dotted key, uncertain together, one a replicate", {}
+        "jointly drawn factors by dotted key, one per replicate", {}
     )
     run_to_run: NonNegative = optional("relative standard deviation between runs", 0.0)
-    fitted: Many[Name] = optional("programs that it was fitted to, with their parameters", ())
-    model_error: ModelError | None = optional("errors of programs that it was not fitted to")
+    fitted: Many[Name] = optional("programs in the fit, with their parameters", ())
+    model_error: ModelError | None = optional("errors of programs outside the fit")
     transport: Literal["ideal", "tcp"] = optional(
-        "the network.transport that overheads were measured beside: with ideal, their "
-        "factors contain what TCP's packets take",
+        "network.transport of the fit; with ideal, the factors of overheads include the "
+        "cost of TCP's packets",
         "ideal",
     )
     library: Literal["ideal", "nccl", "gloo", "byteps"] = optional(
-        "the network.library that overheads were measured beside: they come on top of it", "ideal"
+        "network.library of the fit; overheads are additional to its costs", "ideal"
     )
     replicates: int = optional("simulations with redrawn numbers (bootstrap)", 8, ge=2, le=1000)
     measured: MeasuredRange = MeasuredRange()
@@ -180,14 +179,14 @@ class Calibration(Section):
 
 
 def tree(workers: int) -> float:
-    """Return how long a double tree holds a link, relative to a ring of as many workers."""
+    """Return a double tree's time on a link, relative to a ring of as many workers."""
     return workers / (workers - 1) if workers > 3 else 1.0
 
 
 def at(tables: Sequence[Overhead], workers: int) -> Overhead:
-    """Return the overheads with `workers` workers: interpolated, or beyond all tables the nearest.
+    """Return the overheads for `workers` workers: interpolated, or the nearest beyond all tables.
 
-    Tables without a number of workers are for any; the first of them wins.
+    A table without a number of workers applies to any number; the first such table wins.
     """
     exact = next((table for table in tables if table.workers in (None, workers)), None)
     if exact is not None or not tables:

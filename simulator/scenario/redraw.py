@@ -31,15 +31,15 @@ def factor(replicate: int, index: int, sd: float) -> float:
 
 
 def scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
-    """Return the scenario with the number or law at a dotted key times `factor`.
+    """Return the scenario with the number or law at a dotted key multiplied by `factor`.
 
-    Raises KeyError if it has none.
+    Raises KeyError if the key has neither.
     """
     return cast(Scenario, _scaled(scenario, key.split("."), factor))
 
 
 def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
-    """Return `value` with the number or law at `path` times `factor`. Raises KeyError if none."""
+    """Return `value` with the number or law at `path` multiplied. Raises KeyError if none."""
     if not path:
         if isinstance(value, Distribution):
             return value.scaled(factor)
@@ -58,7 +58,7 @@ def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
 
 
 def knows(scenario: Scenario, key: str) -> bool:
-    """Return whether a scenario has a number, or a law of times, at a dotted key."""
+    """Return whether a scenario has a number or a law of times at a dotted key."""
     try:
         scaled(scenario, key, 1.0)
     except KeyError:

@@ -1,4 +1,4 @@
-"""A scenario: its tables, and its algorithms parsed by their programs.
+"""Define `Scenario`: its tables, and its algorithms as their programs parse them.
 
 Shapes and single values are checked here; `load.checks` refuses settings that contradict each
 other, and `load.load` reads files.
@@ -52,12 +52,12 @@ def _policy(value: Any) -> Any:
 class Algorithm(Section):
     """One curve: a program with its parameters.
 
-    `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
-    `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
-    tables; `bound`: whether its workers never meet, so that it is shown but never picked;
-    `served`: whether a server is part of it; `samples`: whether its rounds can sample clients;
-    `recovers`: the policies that its program supports;
-    `recovery`: its own, None where [recovery] holds.
+    `parameters`: typed keyword arguments for the program; `table`: the table as written;
+    `written`: the parameters as written, including those of [optimizer]; `notes`: effects of
+    other tables; `bound`: whether workers never communicate, so it is shown but never picked;
+    `served`: whether it has a server; `samples`: whether its rounds can sample clients;
+    `recovers`: the recovery policies that its program supports; `recovery`: None if [recovery]
+    applies unchanged.
     """
 
     name: Name
@@ -74,19 +74,19 @@ class Algorithm(Section):
 
     @property
     def words(self) -> str:
-        """Its name and own parameters, whatever its label."""
+        """Name and parameters in one line, regardless of the label."""
         return _words(self.table)
 
 
-def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationError:
-    """Make an error inside the table being validated, with our message."""
-    kind = PydanticCustomError("refusal", "{what}", {"what": what})
+def refusal(where: tuple[str | int, ...], sentence: str, value: Any) -> ValidationError:
+    """Make an error at a key of the table under validation, with our message."""
+    kind = PydanticCustomError("refusal", "{sentence}", {"sentence": sentence})
     details = InitErrorDetails(type=kind, loc=where, input=value)
     return ValidationError.from_exception_data("scenario", [details])
 
 
 def _brief(value: Any) -> str:
-    """Write a parameter so that it fits a figure's legend."""
+    """Write a parameter briefly, for the legend of a figure."""
     if isinstance(value, dict):
         names = ("kind", "schedule", "policy")
         inner = {key: entry for key, entry in value.items() if key not in names}
@@ -104,7 +104,7 @@ def _words(table: Mapping[str, Any]) -> str:
 
 
 def arguments(program: Program, own: dict[str, Any], optimizer: tables.Optimizer) -> dict[str, Any]:
-    """Return a program's table: the keys set in [optimizer], overridden by its `own` parameters."""
+    """Return a program's parameters: keys set in [optimizer], overridden by its `own`."""
     names = {"momentum": program.local_momentum}
     set_here = optimizer.model_fields_set
     defaults = {names.get(key, key): getattr(optimizer, key) for key in set_here}
@@ -112,7 +112,7 @@ def arguments(program: Program, own: dict[str, Any], optimizer: tables.Optimizer
 
 
 def _algorithm(value: Any, info: ValidationInfo) -> Any:
-    """Parse an [[algorithm]] table by its program, with [optimizer]'s lr and momentum."""
+    """Let its program parse an [[algorithm]] table, with lr and momentum of [optimizer]."""
     if not isinstance(value, dict):
         return value
     program, label = _program(value, info), value.get("label")
@@ -123,7 +123,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     written = arguments(program, given, optimizer or tables.Optimizer())
     any_rate = objective is None or isinstance(objective, tables.NoObjective | tables.LearningCurve)
     if optimizer is None or (any_rate and optimizer.lr is None):
-        # any rate will do: a table is refused already, or the loss follows from none
+        # any rate will do: a table is refused already, or the loss does not depend on it
         optimizer = (optimizer or tables.Optimizer()).model_copy(update={"lr": 1.0})
     parameters = program.parse(arguments(program, given, optimizer))
     if "buckets" in parameters and "buckets" not in given:
@@ -145,7 +145,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
 
 
 def _program(value: Mapping[str, Any], info: ValidationInfo) -> Program:
-    """Return the program that an [[algorithm]] names."""
+    """Return the program that an [[algorithm]] table names."""
     programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
     name = value.get("name")
     if name is None:
@@ -156,7 +156,7 @@ def _program(value: Mapping[str, Any], info: ValidationInfo) -> Program:
 
 
 def _buckets(model: tables.Model | None, network: Network | None) -> Any:
-    """Return the buckets of DistributedDataParallel, of known tensors or NCCL; None: unknown."""
+    """Return DistributedDataParallel's buckets, by the tensors or for NCCL; None: unknown."""
     if model is None or model.buckets:
         return model and model.buckets
     nccl = network is not None and network.library == "nccl"
@@ -164,7 +164,7 @@ def _buckets(model: tables.Model | None, network: Network | None) -> Any:
 
 
 def _over(general: Recovery, special: Recovery) -> Recovery:
-    """Return a recovery with the keys that `special` sets, those of its checkpoint one by one."""
+    """Return `general` with the keys that `special` and its checkpoint set."""
     update = {key: getattr(special, key) for key in special.model_fields_set}
     if special.checkpoint is not None and general.checkpoint is not None:
         keys = special.checkpoint.model_fields_set
@@ -174,16 +174,16 @@ def _over(general: Recovery, special: Recovery) -> Recovery:
 
 
 def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
-    """Note that all workers take part in a program's means though some are to be selected."""
+    """Note that [cluster.sampling] has no effect on a program."""
     if cluster is None or cluster.sampling is None or program.rounds or program.selects:
         return ()
-    why = "its workers do not all go on from one mean"
-    return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)
+    why = "its workers do not all continue from one mean"
+    return (f"cluster.sampling has no effect on {program.name}, because {why}: all take part",)
 
 
-def _recovering(algorithm: Algorithm, beside: Mapping[str, Any]) -> Algorithm:
-    """Complete an algorithm's own recovery by [recovery]; note settings without effect."""
-    recovery, update = beside.get("recovery") or Recovery(), dict[str, Any]()
+def _recovering(algorithm: Algorithm, tables_before: Mapping[str, Any]) -> Algorithm:
+    """Complete an algorithm's recovery by [recovery]; note settings without effect."""
+    recovery, update = tables_before.get("recovery") or Recovery(), dict[str, Any]()
     if algorithm.recovery is not None:
         recovery = update["recovery"] = _over(recovery, algorithm.recovery)
     policy = "backup" if recovery.policy in algorithm.recovers else recovery.policy
@@ -191,19 +191,19 @@ def _recovering(algorithm: Algorithm, beside: Mapping[str, Any]) -> Algorithm:
         costs = {"reload": recovery.reload, "warmup": recovery.warmup}
         update["recovery"] = Recovery().model_copy(update=costs)
         why = f"{algorithm.name} has no means over all workers"
-        notes = [f'recovery "{policy}" has no effect, as {why}']
+        notes = [f'recovery "{policy}" has no effect, because {why}']
     else:
-        notes = [*_without_effect(recovery, beside, served=algorithm.served)]
+        notes = [*_without_effect(recovery, tables_before, served=algorithm.served)]
     return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, *notes)})
 
 
 def _without_effect(
-    recovery: Recovery, beside: Mapping[str, Any], *, served: bool
+    recovery: Recovery, tables_before: Mapping[str, Any], *, served: bool
 ) -> Iterator[str]:
-    """Note the keys of a recovery that can have no effect, with the reason."""
-    if (cluster := beside.get("cluster")) is None:
+    """Note the keys of a recovery that have no effect, with the reason."""
+    if (cluster := tables_before.get("cluster")) is None:
         return
-    policy, crashes = recovery.policy, cluster.fails(served and beside.get("server"))
+    policy, crashes = recovery.policy, cluster.fails(served and tables_before.get("server"))
     other = {"quorum": "quorum", "grace": "quorum", "checkpoint": "restart"}
     idle = [key for key, needed in other.items() if policy != needed]
     calm: list[str] = []
@@ -212,18 +212,18 @@ def _without_effect(
     elif policy == "wait" and not cluster.elastic:
         idle.append("timeout")
     if policy in ("shrink", "restart") and not crashes:
-        yield f'recovery "{policy}" has no effect, as nothing ever crashes'
+        yield f'recovery "{policy}" has no effect, because nothing ever crashes'
     for keys, why in (idle, f'the policy is "{policy}"'), (calm, "nothing ever crashes"):
         names = [f"recovery.{key}" for key in keys if key in recovery.model_fields_set]
         if names:
-            yield f"no effect of {', '.join(names)}, as {why}"
+            yield f"no effect of {', '.join(names)}, because {why}"
 
 
 class Scenario(Section):
-    """Everything one simulation needs."""
+    """All inputs of a simulation."""
 
     extends: Name | None = optional(
-        "profile, scenario or name of a shipped one, whose keys apply where this file has none"
+        "profile or scenario (file, or shipped name) whose keys fill those missing here"
     )
     title: str = optional("title of figures and reports", "")
     model: tables.Model
@@ -243,7 +243,7 @@ class Scenario(Section):
     cost: tables.Prices = Field(tables.Prices(), validate_default=True)
     overhead: Many[Overhead] = optional("overheads of a real system, by the number of workers", ())
     codec: Many[CodecCost] = optional(
-        "measured times of codecs for which no algorithm states `compress` or `decompress`", ()
+        "measured times of codecs, for algorithms without `compress` and `decompress`", ()
     )
     calibration: Calibration | None = optional(
         "origin of measured numbers, and their standard errors"
@@ -252,27 +252,27 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_devices(cls, document: Any) -> Any:
-        """Fill in the catalogue's numbers of named devices that no table sets."""
+        """Fill missing keys from the catalogue's numbers of named devices."""
         return fill_devices(document)
 
     @field_validator("run")
     @classmethod
     def _of_tokens(cls, run: tables.RunSettings, info: ValidationInfo) -> tables.RunSettings:
-        """Turn tokens of all workers into steps of each."""
+        """Convert tokens of all workers to local steps."""
         cluster, tokens = info.data.get("cluster"), getattr(info.data.get("objective"), "tokens", 0)
         if run.tokens is None or cluster is None:
             return run
         if run.steps is not None:
             raise ValueError("both steps and tokens; write one of them")
         if not tokens:
-            raise ValueError("tokens need objective.tokens, those of a worker's step; write steps")
+            raise ValueError("tokens need objective.tokens (of a worker's step); write steps")
         steps = ceil(run.tokens / (tokens * cluster.participants))
         return run.model_copy(update={"steps": steps})
 
     @field_validator("cost")
     @classmethod
     def _of_groups(cls, cost: tables.Prices, info: ValidationInfo) -> tables.Prices:
-        """Require no usual price if groups with their own hold all workers."""
+        """Allow a missing price if groups with prices have all workers."""
         cluster = info.data.get("cluster")
         if cluster is None or sum(group.workers for group in cluster.group) < cluster.workers:
             return cost
@@ -287,13 +287,13 @@ class Scenario(Section):
     @field_validator("tune", mode="before")
     @classmethod
     def _name_tuning(cls, tune: Any, info: ValidationInfo) -> Any:
-        """Refuse a key that is neither a setting nor a program with its table."""
+        """Refuse a key that is neither a setting nor a program."""
         keys = tables.Tune.model_fields
-        known = {*keys, *((info.context or {}).get("programs") or catalogue())}
+        accepted = {*keys, *((info.context or {}).get("programs") or catalogue())}
         for key, value in tune.items() if isinstance(tune, dict) else ():
-            if key not in known and not isinstance(value, dict):
-                what = nearest(key, keys, "the keys here are programs, each with a table, and")
-                raise refusal((key,), f"unknown; {what}", value)
+            if key not in accepted and not isinstance(value, dict):
+                near = nearest(key, keys, "the keys here are tables of programs, and")
+                raise refusal((key,), f"unknown; {near}", value)
         return tune
 
     @field_validator("algorithm")
@@ -301,7 +301,7 @@ class Scenario(Section):
     def _complete(
         cls, algorithms: tuple[Algorithm, ...], info: ValidationInfo
     ) -> tuple[Algorithm, ...]:
-        """Add what other tables set: recovery, and the size of averages that an hpsgd sets."""
+        """Apply [recovery], and the size of averages that an hpsgd table sets."""
         algorithms = tuple(_recovering(algorithm, info.data) for algorithm in algorithms)
         key = "local_sgd_sync_multiplier"
         stated = [algorithm.parameters[key] for algorithm in algorithms if key in algorithm.table]
@@ -322,64 +322,64 @@ class Scenario(Section):
     _loaded: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Store the origin of the scenario, if it was loaded."""
+        """Store the file, table and notes of a loaded scenario."""
         keys = ("file", "table", "notes", "added")
         self._loaded = {key: context[key] for key in keys if key in (context or {})}
 
     @property
     def file(self) -> str:
-        """Path of the scenario as given."""
+        """Path of the scenario as the user gave it."""
         return str(self._loaded.get("file", "<scenario>"))
 
     @property
     def table(self) -> dict[str, Any]:
-        """The TOML table after overrides, JSON-able."""
+        """The TOML table after overrides, as JSON values."""
         table: dict[str, Any] = self._loaded.get("table", {})
         return table
 
     @property
     def added(self) -> Mapping[str, Program]:
-        """A user's programs, beside the catalogue's; their code has no version."""
+        """A user's programs, in addition to the catalogue's; their code has no version."""
         added: Mapping[str, Program] = self._loaded.get("added", {})
         return added
 
     @property
     def programs(self) -> Mapping[str, Program]:
-        """Every program that an algorithm may name."""
+        """All programs that an algorithm may name."""
         return {**catalogue(), **self.added}
 
     def with_programs(self, added: Mapping[str, Program]) -> Self:
-        """Return a copy with more programs of a user."""
+        """Return a copy with further programs of the user."""
         copied = self.model_copy()
         copied._loaded = self._loaded | {"added": {**self.added, **added}}
         return copied
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How loading understood keys, and what a law of a loss assumes."""
+        """Notes on how keys were interpreted, and on the assumption of a loss's law."""
         goal: Any = self.objective
         notes: list[str] = [*self._loaded.get("notes", ())]
         law = isinstance(goal, tables.LearningCurve) and isinstance(goal.curve, tables.CurveOfLaw)
         if law and goal.curve.batch is None and self.cluster.workers > 1:
-            steps = f"steps of {goal.tokens:,.0f} tokens, one worker's"
-            notes.append(f"objective.curve.batch is left out: the law is taken to speak of {steps}")
+            steps = f"steps of {goal.tokens:,.0f} tokens, those of one worker"
+            notes.append(f"no objective.curve.batch: the law is applied to {steps}")
         return tuple(notes)
 
     @property
     def heavy_tailed(self) -> bool:
-        """Whether some random time has no finite variance, so that few runs tell no mean."""
+        """Whether some random time has infinite variance, so that few runs cannot show its mean."""
         return any(law.variance == inf for law in laws(self.cluster, self.network, self.server))
 
     @property
     def deterministic(self) -> bool:
-        """Whether runs are the same with every seed; False where that is not certain.
+        """Whether runs are the same with every seed; False if that is uncertain.
 
-        It is not with codecs and with a user's own algorithms.
+        It is uncertain with codecs and with a user's programs.
         """
         table, programs, plain = self.table, catalogue(), _plain_keys()
         return (
             table.keys() <= {*plain["tables"]}
-            and self.objective.kind in ("none", "bound")  # which draw nothing
+            and self.objective.kind in ("none", "bound")  # without random draws
             and all(
                 _is_plain(name, table.get(name, {})) for name in ("cluster", "network", "server")
             )
@@ -392,12 +392,12 @@ class Scenario(Section):
 
     @cached_property
     def team(self) -> Team:
-        """The workers, and what follows from them: worked out once for this scenario."""
-        boxes_apart = self.network.library != "byteps"  # else its means include the boxes' own
+        """The resolved workers, computed once for this scenario."""
+        boxes_apart = self.network.library != "byteps"  # BytePS's means include those of boxes
         return Team(self.cluster, self.model.bytes, boxes_apart)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some values changed, whose `team` is worked out anew."""
+        """Return a copy with some values changed, which computes its own `team`."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("team", None)
         return copied
@@ -414,7 +414,7 @@ class Scenario(Section):
         return left_out or self.unstable or self.cluster.sampling is not None
 
     def under(self, algorithm: Algorithm) -> "Scenario":
-        """Return the scenario with the recovery and the overheads that hold for an algorithm."""
+        """Return the scenario with an algorithm's recovery and overheads."""
         names = {overhead.algorithm for overhead in self.overhead}
         name = algorithm.name if algorithm.name in names else None
         update: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
@@ -423,14 +423,14 @@ class Scenario(Section):
         return self.model_copy(update=update) if update else self
 
     def participants(self, algorithm: Algorithm) -> int:
-        """Return the workers that train at a time: fewer where clients are sampled."""
+        """Return the number of workers that train at a time: fewer if clients are sampled."""
         return self.cluster.participants if algorithm.samples else self.cluster.workers
 
     @property
     def costs(self) -> Overhead:
-        """Overheads of a real system with this number of workers.
+        """Overheads of a real system with this number of workers, common to all algorithms.
 
-        Those of single algorithms count `under` them alone.
+        `under` applies the overheads of single algorithms.
         """
         common = [one for one in self.overhead if one.algorithm is None]
         return at(common or self.overhead, self.cluster.workers)
@@ -446,7 +446,7 @@ class Scenario(Section):
 
 @dataclass(frozen=True)
 class World:
-    """All inputs of a run except its seed."""
+    """All inputs of a run except the seed."""
 
     scenario: Scenario
     algorithm: Algorithm
@@ -457,33 +457,33 @@ class World:
         return self.scenario.programs[self.algorithm.name]
 
     def under(self) -> Self:
-        """Return the world under the recovery and the overheads that hold for the algorithm."""
+        """Return the world with the algorithm's recovery and overheads applied."""
         return replace(self, scenario=self.scenario.under(self.algorithm))
 
     def changed(self, **update: Any) -> Self:
-        """Return the world with some of its scenario's tables replaced."""
+        """Return the world with some tables of the scenario replaced."""
         return replace(self, scenario=self.scenario.model_copy(update=update))
 
     @property
     def workers(self) -> int:
-        """The workers that train at a time: fewer where clients are sampled."""
+        """Number of workers that train at a time: fewer if clients are sampled."""
         return self.scenario.participants(self.algorithm)
 
 
 @cache
 def _plain_keys() -> dict[str, Any]:
-    """Return the keys by which nothing becomes random, by table; and `tables` without others."""
+    """Return the keys without randomness by table, and the `tables` without any."""
     return tomllib.loads(untrusted.text(Path(__file__).with_name("determinism.toml")))
 
 
 def _is_plain(name: str, table: Any) -> bool:
-    """Return whether a table and its inner tables have plain keys only."""
+    """Return whether a table and its inner tables have only plain keys."""
     inner = [(key, entry) for key in ("group", "link") for entry in table.get(key, ())]
     return table.keys() <= {*_plain_keys()[name]} and all(_is_plain(*entry) for entry in inner)
 
 
 def laws(*values: Any) -> Iterator[Distribution]:
-    """Yield the laws of random times among values, and in tables and lists among them."""
+    """Yield the laws of random times among `values`, including nested tables and lists."""
     for value in values:
         if isinstance(value, Distribution):
             yield value
@@ -496,7 +496,7 @@ def laws(*values: Any) -> Iterator[Distribution]:
 def json_schema(programs: Mapping[str, Program] | None = None) -> Mapping[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a scenario, with every program's parameters.
 
-    One for all who ask for the same programs: to be read, not changed.
+    The result is shared by all callers with the same programs: do not change it.
     """
     return _json_schema(tuple((programs or catalogue()).items()))
 
@@ -516,17 +516,17 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
 
     span = references[tables.Range, "validation"]
     recovery = {
-        "description": "its own recovery: a policy, or the keys of [recovery] that differ",
+        "description": "recovery of this algorithm: a policy, or keys that override [recovery]",
         "anyOf": [table(Recovery)["properties"]["policy"], references[Recovery, "validation"]],
     }
     items, choices = [], {}
     for name, program in programs.items():
         parameters = table(program.parameters)
         properties = parameters.get("properties", {})
-        given = {"lr", "momentum"}  # in [optimizer]
+        given = {"lr", "momentum"}  # [optimizer] may set them
         head = {
             "name": {"const": name, "description": program.summary},
-            "label": {"type": "string", "description": "name of its curve, unique"},
+            "label": {"type": "string", "description": "unique name of its curve"},
             "recovery": recovery,
         }
         required = sorted({"name", *parameters.get("required", ())} - given)

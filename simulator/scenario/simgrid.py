@@ -1,9 +1,9 @@
-"""SimGrid platform files (version 4 and 4.1), `network.platform`: zones, hosts, links and routes.
+"""Read SimGrid platform files (versions 4, 4.1), `network.platform`: zones, hosts, links, routes.
 
-Elements that would change results and are not supported are refused by name. Of hosts only the
-names count: [cluster] sets the speed of workers. A route between two zones leads from a gateway of
-the one to a gateway of the other; the parts before and after it are routed inside the zones
-(SimGrid's hierarchical routing, as in its 3.32).
+Unsupported elements that would change results are refused by name. Only the names of hosts count:
+[cluster] sets the speed of workers. A route between two zones leads from a gateway of one to a
+gateway of the other; each zone routes the part between its host and its gateway (hierarchical
+routing, as in SimGrid 3.32).
 """
 
 import re
@@ -27,10 +27,10 @@ from .fields import from_file
 
 VERSIONS = [{"version": version} for version in ("4", "4.0", "4.1")]
 MOST_ELEMENTS = 100_000
-MOST_HOSTS = 100_000  # of all clusters: seconds, and 150 MB
-MOST_ROUTED = 2_000  # members of a zone whose routes are searched for: seconds, and 50 MB
-DEEPEST = 32  # elements within each other
-LONGEST = 200  # characters of an attribute: messages and results show names
+MOST_HOSTS = 100_000  # in all clusters; they take seconds and 150 MB
+MOST_ROUTED = 2_000  # members of a zone with searched routes; they take seconds and 50 MB
+DEEPEST = 32  # levels of elements
+LONGEST = 200  # most characters of an attribute; messages and results show names
 ALIASES = {"AS": "zone", "ASroute": "zoneRoute", "DijkstraCache": "Dijkstra"}
 CHILDREN = {
     "platform": ("zone",),
@@ -38,8 +38,8 @@ CHILDREN = {
     "route": ("link_ctn",),
     "zoneRoute": ("link_ctn",),
 }
-SILENT = ("prop", "disk")  # change nothing that is simulated here
-UNREAD = ("speed", "core", "pstate", "coordinates")  # nor do these attributes
+SILENT = ("prop", "disk")  # elements without effect on the simulation
+UNREAD = ("speed", "core", "pstate", "coordinates")  # attributes without effect
 
 
 def seconds(text: str) -> float:
@@ -60,7 +60,7 @@ Rate = Annotated[float, BeforeValidator(bytes_per_second)]
 Sharing = Literal["SHARED", "SPLITDUPLEX", "FATPIPE"]
 Routing = Literal["Full", "Floyd", "Dijkstra", "None"]
 Links = tuple[int, ...]
-"""Numbers of links, in the order that a transfer passes them."""
+"""Numbers of links in the order in which a transfer passes them."""
 
 
 class _Named(BaseModel):
@@ -124,7 +124,7 @@ class PlatformLink(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Links from one end to another; if an end is a zone, its gateway."""
+    """Links from one end to the other; the end of a zone is its gateway."""
 
     links: Links
     leaves: str
@@ -132,7 +132,7 @@ class Edge(NamedTuple):
 
 
 class Ports(NamedTuple):
-    """The links that a cluster made for one of its hosts."""
+    """The links that a cluster created for one of its hosts."""
 
     up: Links = ()
     down: Links = ()
@@ -143,9 +143,8 @@ class Ports(NamedTuple):
 class Zone:
     """Hosts, routers and zones (`members`: their places by name), and the edges between them.
 
-    `routing` "Full": every pair has its own edge; "Floyd" and "Dijkstra": the fewest links;
-    "None": there are no routes; "Cluster": up a host's `ports`, over the `backbone`, and down
-    another's.
+    `routing` "Full": every pair has an edge; "Floyd" and "Dijkstra": fewest links; "None": no
+    routes; "Cluster": up through a host's `ports`, over the `backbone`, and down to the other.
     """
 
     name: str
@@ -158,29 +157,29 @@ class Zone:
 
     @property
     def lineage(self) -> "list[Zone]":
-        """The zones around this one and itself, outermost first."""
+        """The enclosing zones and this one, outermost first."""
         return [*(self.parent.lineage if self.parent else ()), self]
 
     def path(self, source: str, to: str) -> list[Edge]:
-        """Return the edges that lead from one member to another; none if there is no route."""
+        """Return the edges from one member to another; empty if there is no route."""
         if self.routing == "Cluster":
             out, into = (self.ports.get(name, Ports()) for name in (source, to))
             return [Edge(out.up + self.backbone + into.down, source, to)]
         if self.routing in ("Full", "None"):
             return [self.edges[source, to]] if (source, to) in self.edges else []
         edges, names = list[Edge](), [*self.members]
-        start, here = self.members[source], self.members[to]
-        while here != start:
-            previous = int(self._predecessors[start, here])
+        start, current = self.members[source], self.members[to]
+        while current != start:
+            previous = int(self._predecessors[start, current])
             if previous < 0:
                 return []
-            edges.insert(0, self.edges[names[previous], names[here]])
-            here = previous
+            edges.insert(0, self.edges[names[previous], names[current]])
+            current = previous
         return edges
 
     @cached_property
     def _predecessors(self) -> np.ndarray:
-        """The member before the last one on the shortest way, shape (members, members)."""
+        """The last member but one on each pair's shortest path, shape (members, members)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
         lengths = np.full((len(self.members), len(self.members)), np.inf)
@@ -194,10 +193,10 @@ class Zone:
 class Platform:
     """A platform; two are equal if their files are.
 
-    `digest`: of the file's text. `wires`: all links by number, in the order of the file; `hosts`:
-    in that order, too; `members`: the places in it of each zone's hosts. `homes`: the zone of each
-    host and router; `host_links`: those that a cluster made for each of its hosts. `shared_links`:
-    numbers of the links that the file names, or that belong to the gateways of its routes.
+    `digest`: of the file's text. `wires`: all links by number, in file order; `hosts`: all hosts in
+    file order; `members`: each zone's range of them. `homes`: the zone of each host and router;
+    `host_links`: the links that a cluster created for each host. `shared_links`: numbers of the
+    links that the file names, or that belong to the gateways of its routes.
     """
 
     file: str
@@ -211,11 +210,11 @@ class Platform:
     shared_links: set[int] = field(default_factory=set, compare=False)
 
     def __contains__(self, place: str) -> bool:
-        """Tell whether there is a host at a place: a host itself, a zone or a cluster."""
+        """Return whether a place (a host, zone or cluster) has a host."""
         return bool(self.members.get(place)) or self._is_host(place)
 
     def host(self, place: str | None, turn: int = 0) -> str:
-        """Return the host that a place's node number `turn` takes; None: of all hosts."""
+        """Return the host of a place's node number `turn`; place None: among all hosts."""
         if place is not None and self._is_host(place):
             return place
         within = range(len(self.hosts)) if place is None else self.members[place]
@@ -224,8 +223,8 @@ class Platform:
     def route(self, source: str, to: str) -> Links:
         """Return the links that a transfer from one host to another passes, in order.
 
-        Within one host there are none, unless it has a loopback. Raises InputError if the file has
-        no route.
+        A transfer within a host passes only its loopback, if any. Raises InputError if the file
+        has no route.
         """
         if source == to:
             home = self.homes[source]
@@ -236,15 +235,15 @@ class Platform:
     def _between(self, source: str, to: str) -> Links:
         if source == to:
             return ()
-        above, beside = self.homes[source].lineage, self.homes[to].lineage
-        shared = sum(a is b for a, b in zip(above, beside, strict=False))
-        start = above[shared].name if len(above) > shared else source
-        end = beside[shared].name if len(beside) > shared else to
-        edges = above[shared - 1].path(start, end)
+        origin, target = self.homes[source].lineage, self.homes[to].lineage
+        shared = sum(a is b for a, b in zip(origin, target, strict=False))
+        start = origin[shared].name if len(origin) > shared else source
+        end = target[shared].name if len(target) > shared else to
+        edges = origin[shared - 1].path(start, end)
         if not edges:
             raise InputError(
                 f"{self.file} has no route from {start} to {end} in the zone "
-                f"{above[shared - 1].name}; add it, or place the workers elsewhere"
+                f"{origin[shared - 1].name}; add it, or place the workers elsewhere"
             )
         links = [*self._between(source, edges[0].leaves), *edges[0].links]
         for before, edge in pairwise(edges):
@@ -257,19 +256,19 @@ class Platform:
 
 
 class _Reader:
-    """Reads one file into `platform`: first all named elements, then the routes."""
+    """Reader of one file into `platform`: first all named elements, then the routes."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
-        self.numbers: dict[str, int] = {}  # of links, by name
-        self.back: dict[int, int] = {}  # of split links: the number of the other direction
+        self.numbers: dict[str, int] = {}  # numbers of links by name
+        self.back: dict[int, int] = {}  # number of a split link's opposite direction
         self.routes: list[tuple[Zone, Element]] = []
 
-    def fault(self, element: Element, what: str) -> ValueError:
+    def fault(self, element: Element, problem: str) -> ValueError:
         """Make an error that names the file and the element."""
         name = element.get("id") or "->".join(filter(None, map(element.get, ("src", "dst"))))
         where = f"{element.tag} {name}" if name else element.tag
-        return ValueError(f"{self.platform.file}: <{where[:LONGEST]}>: {what}")
+        return ValueError(f"{self.platform.file}: <{where[:LONGEST]}>: {problem}")
 
     def demand_supported(self, element: Element) -> None:
         for child in element:
@@ -277,7 +276,7 @@ class _Reader:
                 raise self.fault(child, f"not simulated inside <{element.tag}>; remove it")
 
     def parsed(self, element: Element, model: type[Attributes]) -> Attributes:
-        """Return an element's attributes; refuse what would change results but is not read."""
+        """Return an element's attributes; refuse unsupported ones that would change results."""
         self.demand_supported(element)
         table = {key: text for key, text in element.items() if text and key not in UNREAD}
         try:
@@ -285,18 +284,18 @@ class _Reader:
         except ValidationError as error:
             first = error.errors()[0]
         key, value = str(first["loc"][0])[:LONGEST], first["input"]
-        what = {
+        problem = {
             "extra_forbidden": f"{key} is not simulated; remove it",
             "missing": f"{key} is missing; add it",
             "string_too_long": f"{key} is too long; write at most {LONGEST} characters",
         }.get(first["type"])
         reason = f"{key} = {messages.show(value)}: {messages.sentence(first, (key,), value)}"
-        raise self.fault(element, what or reason)
+        raise self.fault(element, problem or reason)
 
     def join(self, element: Element, name: str, zone: Zone | None) -> None:
-        """Make a node or zone of a new name a member of a zone; the outermost has none."""
+        """Add a new node or zone to its zone; the outermost has none."""
         if name in self.platform.homes or name in self.platform.members:
-            raise self.fault(element, f"{name} is there already; choose another name")
+            raise self.fault(element, f"{name} exists already; choose another name")
         if zone is not None:
             zone.members[name] = len(zone.members)
 
@@ -309,14 +308,14 @@ class _Reader:
             self.platform.hosts.append(name)
 
     def link(self, element: Element, *wire: Any, policy: str = "SHARED") -> Links:
-        """Add a link of a name, rate (None: no link) and latency; return its numbers."""
+        """Add a link with name, rate (None: no link) and latency; return its numbers."""
         (name, rate, latency), wires = wire, self.platform.wires
         if rate is None:
             return ()
         first, split = len(wires), policy == "SPLITDUPLEX"
         for end in ("_UP", "_DOWN") if split else ("",):
             if name + end in self.numbers:
-                raise self.fault(element, f"the link {name}{end} is there already; rename one")
+                raise self.fault(element, f"the link {name}{end} exists already; rename one")
             self.numbers[name + end] = len(wires)
             wires.append(PlatformLink(name + end, rate, latency, policy == "FATPIPE"))
         if split:
@@ -373,15 +372,15 @@ class _Reader:
         self.platform.shared_links.update(zone.backbone)
 
     def radical(self, element: Element, text: str) -> Iterator[int]:
-        """Yield the numbers of a cluster's hosts, of "0-3,7"."""
+        """Yield the numbers of a cluster's hosts from a text such as "0-3,7"."""
         number = r"\s*([0-9]{1,9})\s*"
         for part in text.split(","):
             match = re.fullmatch(rf"{number}(?:-{number})?", part)
             numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
             if not numbers:
-                what = "not a list of numbers, the smaller first"
+                problem = "not a list of numbers, the smaller first"
                 remedy = 'write one such as "0-3,7"'
-                raise self.fault(element, f"radical = {messages.show(text)}: {what}; {remedy}")
+                raise self.fault(element, f"radical = {messages.show(text)}: {problem}; {remedy}")
             if len(self.platform.hosts) + len(numbers) > MOST_HOSTS:
                 raise self.fault(element, f"more than {MOST_HOSTS} hosts in the file; write fewer")
             yield from numbers
@@ -425,9 +424,9 @@ class _Reader:
 
 
 def _root(text: str) -> Element:
-    """Parse a document within bounds, without aliases and silent elements. Raises ValueError."""
-    if "<!ENTITY" in text:  # never expanded: a few lines of them can mean gigabytes, or other files
-        raise ValueError("it declares entities; write out what they stand for")
+    """Parse a document within bounds; resolve aliases, drop elements without effect."""
+    if "<!ENTITY" in text:  # never expanded: a few lines can expand to gigabytes, or to other files
+        raise ValueError("it declares entities; replace them by their text")
     events = iterparse(StringIO(text), ("start", "end"))
     root: Element = next(events)[1]
     depth = elements = 1
@@ -446,7 +445,7 @@ def _root(text: str) -> Element:
 
 
 def read(path: Path) -> Platform:
-    """Read a platform file. Raises ValueError, which names the element, for unsupported content."""
+    """Read a platform file. Raises ValueError with the element for unsupported content."""
     with untrusted.refused(path, "name a platform file of SimGrid", error=ValueError):
         text = untrusted.text(path)
     reader = _Reader(Platform(str(path), sha256(text.encode()).hexdigest()))

@@ -1,6 +1,6 @@
-"""The tables of scenario.toml as typed, frozen models: SI units inside, the TOML's own key names.
+"""Define the tables of scenario.toml as typed, frozen models with its key names, in SI units.
 
-Field descriptions become the JSON Schema's, and editors show them.
+The JSON Schema contains the fields' descriptions, and editors show them.
 """
 
 from collections.abc import Iterable
@@ -43,14 +43,14 @@ from .fields import (
 )
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
-"""Bytes from which a bucket is full (PyTorch 2.13, torch/csrc/distributed/c10d/reducer.hpp:
+"""Bytes at which a bucket is full (PyTorch 2.13, torch/csrc/distributed/c10d/reducer.hpp:
 kDefaultFirstBucketBytes, kDefaultBucketBytesCap)."""
 IS_TABLE = Discriminator(lambda value: "table" if isinstance(value, dict | Section) else "other")
-"""Chooses between a table and a value of another kind."""
+"""Discriminator between a table and a value of another kind."""
 
 
 def _checked(kind: Any) -> tuple[Any, Any]:
-    """Check a value as a parameter, and keep it as written, for each program to parse."""
+    """Check a value as a parameter, but keep it as written, because programs parse it."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def check(value: Any) -> Any:
@@ -75,23 +75,23 @@ Tensors = Annotated[
 
 @cache
 def presets() -> dict[str, list[int]]:
-    """Return the parameters of each tensor of well-known models, by name."""
+    """Return the number of parameters per tensor for well-known models, by name."""
     text = untrusted.text(Path(__file__).with_name("tensors.toml"))
     return untrusted.toml(text, untrusted.DEEPEST)
 
 
 def sizes(tensors: Any) -> list[Any]:
-    """Return the parameters of each tensor, of a list or of a preset by name."""
+    """Return the number of parameters per tensor, from a list or the name of a preset."""
     if isinstance(tensors, str):
         return presets().get(tensors, [])
     return [*tensors] if isinstance(tensors, list | tuple) else []
 
 
 def ddp_buckets(tensors: Iterable[int], bytes_per_parameter: float) -> tuple[int, ...]:
-    """Return the parameters of each bucket, the first to be averaged first.
+    """Return the number of parameters per bucket, in the order of averaging.
 
-    Tensors are taken in the order of their gradients, the last first; a bucket is full with the
-    tensor that reaches its limit (reducer.cpp, compute_bucket_assignment_by_size).
+    Tensors are taken in the order of their gradients, from the last to the first. The tensor that
+    reaches a bucket's limit is its last one (reducer.cpp, compute_bucket_assignment_by_size).
     """
     buckets, limit = [0], FIRST_BUCKET
     for size in reversed(tuple(tensors)):
@@ -103,26 +103,26 @@ def ddp_buckets(tensors: Iterable[int], bytes_per_parameter: float) -> tuple[int
 
 
 class Model(Section):
-    """The model, whose size on the network is parameters x bytes_per_parameter."""
+    """The model; its size on the network is parameters x bytes_per_parameter."""
 
     model_config = ConfigDict(json_schema_extra=lambda schema: schema.pop("required"))
 
-    parameters: Tensor = Field(description="of the model; left out: the sum of its tensors")
+    parameters: Tensor = Field(description="number of parameters; left out: the sum of the tensors")
     bytes_per_parameter: Positive = optional("bytes sent per parameter", 4.0)
     tensors: Tensors | None = optional(
-        "parameters of each tensor, in the order of the model, or the name of a model; "
-        "the buckets of DistributedDataParallel follow from them"
+        "number of parameters per tensor, in the order of the model, or the name of a model; "
+        "they determine the buckets of DistributedDataParallel"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _add_up(cls, table: Any) -> Any:
-        """Take the number of parameters from the tensors where it is left out."""
+        """Compute a missing number of parameters from the tensors."""
         if not isinstance(table, dict) or "parameters" in table:
             return table
         tensors = sizes(table.get("tensors"))
-        whole = bool(tensors) and all(type(size) is int for size in tensors)
-        return table | {"parameters": sum(tensors)} if whole else table
+        complete = bool(tensors) and all(type(size) is int for size in tensors)
+        return table | {"parameters": sum(tensors)} if complete else table
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -130,7 +130,7 @@ class Model(Section):
         if self.tensors is not None and total != self.parameters:
             raise ValueError(
                 f"tensors have {total:,} parameters, and `parameters` says {self.parameters:,}; "
-                "remove `parameters`, or for a model of another size give its own `tensors`"
+                "remove `parameters`, or write the `tensors` of that model"
             )
         return self
 
@@ -141,12 +141,12 @@ class Model(Section):
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Parameters of each bucket of DistributedDataParallel, in order; empty: unknown."""
+        """Number of parameters per DistributedDataParallel bucket, in order; empty: unknown."""
         return ddp_buckets(self.sizes, self.bytes_per_parameter)
 
     @property
     def bytes(self) -> float:
-        """Size of one whole model or gradient, in bytes."""
+        """Size of a whole model or gradient in bytes."""
         return self.parameters * self.bytes_per_parameter
 
 
@@ -167,12 +167,12 @@ class Power(Section):
 
 
 class Heterogeneity(Section):
-    """Spread of the workers' curvatures about a mean, which is the spectrum."""
+    """Spread of the workers' curvatures around their mean, the spectrum."""
 
     share: float = Field(
         ge=0, lt=1, description="share of its speed that local training loses in the long run"
     )
-    curvature: Positive = Field(description="curvature of that: after 1 / (lr curvature) steps")
+    curvature: Positive = Field(description="it sets in after 1 / (lr curvature) steps")
 
 
 class Quadratic(Section):
@@ -189,10 +189,10 @@ class Quadratic(Section):
 
 
 class Dirichlet(Section):
-    """Label shares drawn per worker from a Dirichlet distribution."""
+    """Shares of the labels, drawn for every worker from a Dirichlet distribution."""
 
-    dirichlet: Positive = Field(description="concentration; small is very uneven")
-    seed: int | None = optional("deals the same data in every run; left out: a run's seed", ge=0)
+    dirichlet: Positive = Field(description="concentration; small values are very uneven")
+    seed: int | None = optional("seed of the partition; left out: the run's seed", ge=0)
 
 
 def _iid(value: Any) -> Any:
@@ -217,8 +217,8 @@ class Softmax(Section):
 
     kind: Literal["softmax"]
     data: Literal["digits", "random-classification"] = Field(description="data set")
-    hidden: int = optional("rectified linear units of a hidden layer; 0: none", 0, ge=0, le=4096)
-    batch: Count = optional("mini-batch per worker and step, samples", 32)
+    hidden: int = optional("rectified linear units in a hidden layer, or 0", 0, ge=0, le=4096)
+    batch: Count = optional("samples per worker and step (mini-batch)", 32)
     partition: Partition = "iid"
 
 
@@ -227,7 +227,7 @@ def _located(value: str, info: ValidationInfo) -> str:
 
 
 Folder = Annotated[str, Field(min_length=1), AfterValidator(_located)]
-"""A folder as a scenario names it, relative to its own; absolute from then on."""
+"""A folder, relative to the scenario's; absolute once read."""
 
 
 class Torch(Section):
@@ -235,15 +235,15 @@ class Torch(Section):
 
     kind: Literal["torch"]
     model: Name = Field(
-        description="mlp, cnn, gpt (of text), a torchvision model (resnet18, vgg16, ...), or one "
-        "that an installed package offers (entry points paceline.models)"
+        description="mlp, cnn, gpt (for text), a torchvision model (resnet18, vgg16, ...), or a "
+        "model of an installed package (entry points paceline.models)"
     )
     data: Name = Field(
         description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "
-        "cifar-100, or a set that an installed package offers (entry points paceline.datasets)"
+        "cifar-100, or a data set of an installed package (entry points paceline.datasets)"
     )
     folder: Folder | None = optional("folder of the data set's files")
-    batch: Count = optional("mini-batch per worker and step, samples", 32)
+    batch: Count = optional("samples per worker and step (mini-batch)", 32)
     partition: Partition = "iid"
     weight_decay: NonNegative = optional("multiple of the parameters added to gradients (L2)", 0.0)
     dtype: Literal["float32", "float64"] = optional("type of parameters, gradients", "float32")
@@ -251,31 +251,31 @@ class Torch(Section):
 
 
 class CurveOfLaw(Section):
-    """The loss of data-parallel training by a published law of parameters and tokens."""
+    """The loss of data-parallel training, by a published law of parameters and tokens."""
 
     law: Literal["chinchilla"] = Field(description="E + A / parameters^alpha + B / tokens^beta")
-    parameters: float = Field(ge=10_000, description="parameters of the model that is trained")
+    parameters: float = Field(ge=10_000, description="number of parameters of the trained model")
     E: Positive | None = optional("constant of the law (nats)")
     A: Positive | None = optional("constant of the law")
     B: Positive | None = optional("constant of the law")
     alpha: Positive | None = optional("exponent of the parameters")
     beta: Positive | None = optional("exponent of the tokens")
-    batch: Positive | None = optional("tokens per step that it speaks of; left out: one worker's")
+    batch: Positive | None = optional("tokens per step in the law; left out: one worker's")
 
 
 class CurveOfFile(Section):
-    """The loss of a run that the user made: its log, to which floor and power law are fitted."""
+    """The loss in the log of a user's run, to which a floor and a power law are fitted."""
 
-    file: Folder = Field(description="log of steps or tokens against loss")
-    workers: Count = optional("workers of that run", 1)
-    tokens: Positive | None = optional("tokens per worker and step of that run; left out: as here")
+    file: Folder = Field(description="log with losses by steps or tokens")
+    workers: Count = optional("number of workers in that run", 1)
+    tokens: Positive | None = optional("tokens per worker and step; else objective.tokens")
     warmup: NonNegative | None = optional(
-        "steps of its warm-up, left out of the fit; left out: as the log shows"
+        "warm-up steps, which the fit ignores; left out: estimated from the log"
     )
-    parameters: Positive | None = optional("of the model trained; left out: as in [model]")
-    lr: Positive | None = optional("its rate of SGD, beside which programs keep theirs; else tuned")
+    parameters: Positive | None = optional("of the trained model; left out: as in [model]")
+    lr: Positive | None = optional("SGD's rate; left out: all rates are tuned")
     columns: dict[Literal["tokens", "step", "loss", "run"], Name] = optional(
-        "columns of the log by quantity, where their names do not say it", {}
+        "columns of the log by quantity, if their names are not recognised", {}
     )
 
 
@@ -288,21 +288,21 @@ Log = Annotated[float, Field(ge=-10, le=10)]
 
 
 class LocalRun(Section):
-    """What a run of the user's own with local steps has shown of their cost in loss."""
+    """The measured cost in loss of local steps, from a run of the user."""
 
-    algorithm: Name = Field(description="program of that run")
-    workers: Count = Field(description="its workers")
-    tau: Positive = Field(description="its communication period, in steps")
-    parameters: Positive | None = optional("of the model trained; left out: as in [model]")
-    log_ratio: Log | None = optional("log of its loss over data-parallel training's, same tokens")
+    algorithm: Name = Field(description="program of the run")
+    workers: Count = Field(description="number of workers in the run")
+    tau: Positive = Field(description="communication period of the run, in steps")
+    parameters: Positive | None = optional("of the trained model; left out: as in [model]")
+    log_ratio: Log | None = optional("log of its loss over the data-parallel loss")
     log_steps: Log | None = optional(
-        "in its place: log of its steps after the warm-up over those to as low a loss of "
+        "instead: log of its steps after the warm-up, over the steps to the same loss in "
         "data-parallel training with as many workers"
     )
-    sd: NonNegative = Field(description="standard deviation of that")
+    sd: NonNegative = Field(description="standard deviation of that logarithm")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _require_one_ratio(self) -> Self:
         if (self.log_ratio is None) == (self.log_steps is None):
             raise ValueError("write either log_ratio or log_steps")
         return self
@@ -322,7 +322,7 @@ NoiseScale = Annotated[
 
 
 class LearningCurve(Section):
-    """The loss of the user's model: a baseline's curve, and what each algorithm costs beside it."""
+    """The loss of the user's model: a baseline's curve, and each algorithm's excess over it."""
 
     kind: Literal["learning-curve"]
     curve: Annotated[
@@ -331,10 +331,11 @@ class LearningCurve(Section):
     ] = Field(description="loss of a data-parallel baseline: a published law, or a log")
     tokens: Positive = Field(description="tokens (or samples) per worker and step")
     noise_scale: NoiseScale | None = optional(
-        "critical batch, in tokens: a number or a range; left out: a published law's"
+        "critical batch in tokens, a number or a range; left out: by a published law"
     )
     penalty: Many[Literal["published", "measured"]] = optional(
-        "evidence of what local steps cost, beside the mechanism", ("published", "measured")
+        "evidence for the cost of local steps, in addition to the mechanism",
+        ("published", "measured"),
     )
     own: Many[LocalRun] = optional("the user's own runs with local steps", ())
 
@@ -353,17 +354,17 @@ Objective = Annotated[
 
 
 class Optimizer(Section):
-    """Defaults of every algorithm; its own table overrides them."""
+    """Defaults for all algorithms, whose tables may override them."""
 
     lr: LearningRate | None = optional("learning rate, or its schedule")
     momentum: LocalMomentum = optional("momentum, or another transform of gradients", 0.0)
 
 
 class Cap(Section):
-    """The rarest and the latest communication that a search may choose without a loss to see."""
+    """The rarest and latest communication that a search may choose without a loss."""
 
-    tau: Count = Field(description="most steps between two averages or exchanges of a worker")
-    delay: int = Field(ge=0, le=10**9, description="most steps of a late gradient or average")
+    tau: Count = Field(description="largest number of steps between two averages or exchanges")
+    delay: int = Field(ge=0, le=10**9, description="largest delay of a gradient or average")
 
 
 class RunSettings(Section):
@@ -371,47 +372,48 @@ class RunSettings(Section):
 
     steps: Count | None = optional("number of local steps after which the run stops")
     tokens: Positive | None = optional(
-        "in place of steps: tokens, of `objective.tokens` in each worker's step, that all workers "
-        "together train on"
+        "instead of steps: the tokens that all workers together train on; a worker's step has "
+        "`objective.tokens`"
     )
     duration: Duration | None = optional("time after which the run stops")
-    target_loss: Positive | None = optional("the loss to reach")
+    target_loss: Positive | None = optional("loss to reach")
     seeds: int = optional("number of repetitions", 1, ge=1, le=10**6)
     evaluate_every: Count | None = optional(
-        "steps between evaluations; left out: for 200 to 400 points, after whole rounds where "
+        "steps between evaluations; left out: 200 to 400 evaluations, after whole rounds if "
         "clients are sampled"
     )
     sampling: Literal["keyed", "aggregate"] = optional(
-        "compute times drawn step by step, the same under every algorithm, or as sums "
-        "over the steps between communications, where their law is known; likewise local steps on "
-        "a quadratic",
+        "keyed: compute times are drawn per step, equal under all algorithms; aggregate: as sums "
+        "over the steps between communications, if their law is known; the same goes for local "
+        "steps on a quadratic",
         "keyed",
     )
-    timeline_spans: int = optional("longest timeline kept, in spans", 5000, ge=0, le=10**8)
-    cap: Cap | None = optional("what `paceline tune` may choose for the fewest seconds per step")
+    timeline_spans: int = optional("longest timeline to store, in spans", 5000, ge=0, le=10**8)
+    cap: Cap | None = optional("limits of `paceline tune` when it minimises seconds per step")
 
 
 class Theory(Section):
     """Rows of the tables of `paceline theory`."""
 
     periods: Many[Count] = optional("communication periods tau, in steps", (1, 2, 4, 8, 16, 32, 64))
-    durations: Many[Duration] = optional("wall-clock times", ())
-    interval: Duration | None = optional("interval (T0) to choose the best period for, in turn")
+    durations: Many[Duration] = optional("wall-clock times to find the best period for", ())
+    interval: Duration | None = optional("interval (T0) between choices of the best period")
 
 
 class ValidationSettings(Section):
     """Settings of real runs (`paceline validate`)."""
 
     compute: Literal["stretched", "real"] = optional(
-        "a step lasts as [cluster] prescribes, or as long as it takes on this machine", "stretched"
+        "stretched: steps last as in [cluster]; real: as long as this machine takes",
+        "stretched",
     )
     network: Literal["emulated", "kernel", "real"] = optional(
-        "delays of [network] added to real collectives and messages; packets delayed "
-        "between a network namespace for each worker; or the network as it is",
+        "emulated: delays of [network] are added to real collectives and messages; kernel: packets "
+        "are delayed between the workers' network namespaces; real: the network as it is",
         "emulated",
     )
-    seeds: Count = optional("real runs of each algorithm, a seed each", 1)
-    warm_up: Count = optional("gradients that each worker computes beforehand", 3)
+    seeds: Count = optional("real runs per algorithm, one per seed", 1)
+    warm_up: Count = optional("gradients that a worker computes before the run", 3)
     timeout: Duration = optional(
         "longest wait in a collective, or for a message",
         120.0,
@@ -425,20 +427,20 @@ Flops = Annotated[FlopsPerSecond, Field(gt=0)]
 
 
 class Prices(Section):
-    """Prices, in any one currency, and what tokens and utilisation follow from."""
+    """Prices in one currency, and the inputs of token counts and utilisation."""
 
     currency: Currency | None = optional('currency of the prices, such as "USD"')
-    node_hour: NonNegative | None = optional("one worker, with all its devices, for one hour")
-    device_hour: NonNegative | None = optional("one device (a worker, or one of its several), 1 h")
-    egress_per_gb: NonNegative | None = optional("10^9 bytes leaving a region")
-    budget: Positive | None = optional("price up to which `paceline tune` may train")
-    tokens: Positive | None = optional("tokens per worker and step, where [objective] has none")
-    flops: Flops | None = optional("peak of one device, of which utilisation (MFU) is a share")
-    flops_per_token: Positive | None = optional("of training; left out: 6 per parameter")
+    node_hour: NonNegative | None = optional("price of a worker, with all its devices, per hour")
+    device_hour: NonNegative | None = optional("price of one device of a worker, per hour")
+    egress_per_gb: NonNegative | None = optional("price of 10^9 bytes that leave a region")
+    budget: Positive | None = optional("highest price of a run that `paceline tune` may choose")
+    tokens: Positive | None = optional("tokens per worker and step, if [objective] has none")
+    flops: Flops | None = optional("peak speed of a device, for its utilisation (MFU)")
+    flops_per_token: Positive | None = optional("per token of training; left out: 6 per parameter")
 
     @property
     def priced(self) -> bool:
-        """Whether anything has a price: a cost that is not known is not a cost of zero."""
+        """Whether anything has a price; without one the cost is unknown, not zero."""
         return (self.node_hour, self.device_hour, self.egress_per_gb) != (None, None, None)
 
 
@@ -446,7 +448,7 @@ _finite: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Strict()])
 
 
 def _number(value: Any) -> Any:
-    """Keep an int an int: a range of whole numbers is tried at whole numbers."""
+    """Check a number but keep ints, because ranges of ints are tried at ints only."""
     _finite.validate_python(value)
     return value
 
@@ -455,15 +457,15 @@ Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type":
 
 
 class Range(Section):
-    """Every value from low to high."""
+    """A range of values from low to high."""
 
     low: Number = Field(description="smallest value to try")
     high: Number = Field(description="largest value to try")
-    log: bool = optional("spread the trials evenly in the logarithm", False)
+    log: bool = optional("spread trials evenly in the logarithm", False)
 
     @property
     def whole(self) -> bool:
-        """Whether the range is one of whole numbers."""
+        """Whether the range has whole numbers only."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
@@ -475,17 +477,17 @@ Choice = Annotated[
 
 
 class Tune(Section):
-    """What `paceline tune` may try, and how it weighs time, money and loss.
+    """The choices of `paceline tune`, and its weights of time, money and loss.
 
-    Every other key is a program, with the values of its parameters.
+    Any other key names a program, with values of its parameters.
     """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, dict[str, Choice]]
 
     sites: Many[Count] = optional(
-        "numbers of sites to train on, the first as written: the regions of the workers, else "
-        "their groups, else single workers",
+        "numbers of sites to train on, the first in the file; a site is a region, else a group, "
+        "else a worker",
         (),
     )
     groups: Many[Annotated[Many[Name], Field(min_length=1)]] = optional(
@@ -495,15 +497,16 @@ class Tune(Section):
         Annotated[Many[Count], Tag("other")]
         | Annotated[dict[Name, Annotated[Many[Count], Field(min_length=1)]], Tag("table")],
         IS_TABLE,
-    ] = optional("numbers of workers to train on, the first as written, in all or by group", ())
+    ] = optional("numbers of workers to train on, the first ones, in all or by group", ())
     global_batch: Literal["constant", "per worker"] = optional(
-        "with fewer workers each has a larger batch, in as much more time, or the same", "constant"
+        "constant:fewer workers have larger batches; per worker: the same batches",
+        "constant",
     )
     day_worth: Money | None = optional(
-        'worth of a day, such as "2000 USD": the least money and time are best'
+        'worth of a day, such as "2000 USD", to minimise the sum of money and time'
     )
     max_loss: Tolerance | None = optional(
-        'most that the loss may be above data-parallel training, such as "+0.5 %"'
+        'largest excess of the loss over data-parallel training, such as "+0.5 %"'
     )
 
     @property

@@ -1,4 +1,4 @@
-"""The workers of a scenario, resolved once: laws, groups, devices, regions and mean speeds."""
+"""Resolve a scenario's workers: laws, groups, devices, regions and mean speeds."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from .tables import BUCKET
 class Worker:
     """One worker: its compute-time law (on its device), its possible extra delay, its region.
 
-    `shared`: the extra delay hits a share of the cluster's workers, not of the group's. `profile`
-    and `bursts`: how the speed changes over time. `inner`: seconds of each step in which its own
-    devices communicate.
+    `shared`: whether the extra delay hits a share of the cluster, not of the group. `profile` and
+    `bursts`: changes of the speed over time. `inner`: seconds per step in which its devices
+    communicate.
     """
 
     group: str
@@ -34,12 +34,12 @@ class Worker:
 
     @property
     def varies(self) -> bool:
-        """Whether its speed changes with time."""
+        """Whether the speed changes over time."""
         return self.profile is not None or self.bursts is not None
 
     @property
     def mean_speed(self) -> float:
-        """Its long-run speed on a device of its own, as a share of full speed."""
+        """Long-run speed on an unshared device, as a share of full speed."""
         speed = 1.0 if self.profile is None else self.profile.mean
         if (bursts := self.bursts) is not None:
             speed *= (bursts.off + bursts.on / bursts.factor) / (bursts.off + bursts.on)
@@ -47,7 +47,7 @@ class Worker:
 
 
 class Team:
-    """The workers of a cluster, and what follows from their laws alone: each worked out once."""
+    """The workers of a cluster, and values that follow from their laws; computed once."""
 
     def __init__(self, cluster: Cluster, model_bytes: float, boxes_apart: bool = True) -> None:
         self._cluster = cluster
@@ -55,7 +55,7 @@ class Team:
 
     @cached_property
     def workers(self) -> list[Worker]:
-        """The workers in rank order: the groups as listed, then workers outside groups."""
+        """The workers in rank order: the groups in order, then workers outside groups."""
         cluster, ranks = self._cluster, list[Worker]()
         for group in (*cluster.group, None):
             size = cluster.workers - len(ranks) if group is None else group.workers
@@ -64,10 +64,10 @@ class Team:
 
     @cached_property
     def devices(self) -> list[int | None]:
-        """The number of the device that each worker shares; None for a device of its own.
+        """The number of the device that each worker shares; None for an unshared device.
 
-        The workers of a group fill its devices in order of rank; the last one may have fewer. Laws
-        of workers that share a device hold for one that computes alone.
+        The workers of a group fill its devices in rank order; the last device may have fewer. Laws
+        of workers that share a device apply to one that computes alone.
         """
         described = self._cluster.devices
         devices: list[int | None] = []
@@ -81,19 +81,19 @@ class Team:
 
     @cached_property
     def shares_devices(self) -> bool:
-        """Whether any worker computes on a device that others share."""
+        """Whether workers share a device."""
         return any(device is not None for device in self.devices)
 
     @cached_property
     def varies(self) -> bool:
-        """Whether any worker's speed changes with time."""
+        """Whether any worker's speed changes over time."""
         return any(worker.varies for worker in self.workers)
 
     @cached_property
     def delayed(self) -> list[tuple[list[int], int]]:
-        """Per group, the ranks that may get the extra delay, and how many of them get it.
+        """By group, the ranks that may get the extra delay, and the number that gets it.
 
-        The cluster's share is rounded (half up) over all its groups, not group by group.
+        The cluster's share is rounded (half up) once for all groups.
         """
         groups: dict[str, list[int]] = {}
         for rank, worker in enumerate(self.workers):
@@ -111,9 +111,9 @@ class Team:
 
     @cached_property
     def expected_laws(self) -> list[list[Distribution]]:
-        """For each worker, the laws whose sum is its compute time at its mean speed.
+        """The laws of each worker, whose sum is its compute time at its mean speed.
 
-        A seed chooses which workers of a group get the extra delay, not how many: here the first.
+        The first workers of a group have the extra delay here; in a run the seed chooses them.
         """
         laws: list[list[Distribution]] = []
         for worker in self.workers:
@@ -130,9 +130,9 @@ class Team:
 
     @cached_property
     def mean_speeds(self) -> list[float]:
-        """Each worker's long-run speed, as a share of full speed, if it always computes.
+        """Long-run speeds of workers that always compute, as shares of full speed.
 
-        Steps are work, not time: their mean duration is the mean work divided by this mean speed.
+        A step is an amount of work: its mean duration is the mean work over the mean speed.
         """
         filled = Counter(self.devices)
         return [
@@ -142,36 +142,36 @@ class Team:
 
     @cached_property
     def mean_compute(self) -> list[float]:
-        """The expected seconds of one step of each worker, at its mean speed."""
+        """Expected seconds per step of each worker, at its mean speed."""
         return [sum(law.expectation for law in laws) for laws in self.expected_laws]
 
     @cached_property
     def relative_speeds(self) -> list[float]:
-        """The steps that each worker takes, as expected, while the slowest takes one.
+        """Expected number of steps of each worker during a step of the slowest.
 
-        One for all where a time is zero or has no mean.
+        All are one if a time is zero or has no mean.
         """
         slowest = max(self.mean_compute)
         return [slowest / time if 0 < time <= slowest < inf else 1.0 for time in self.mean_compute]
 
     @cached_property
     def ideal_rate(self) -> float:
-        """Gradients per second of all workers computing alone (inf if they take no time)."""
+        """Gradients per second of all workers together without communication (inf for no time)."""
         times = self.mean_compute
         return sum(1 / time for time in times) if all(times) else inf
 
 
-UNITS = 32  # blocks of a transformer, each of which FSDP gathers while the one before computes
+UNITS = 32  # a transformer's blocks: FSDP gathers each while the previous one computes
 
 
 def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: float) -> float:
-    """Return the seconds by which the devices of a worker, around a ring, prolong its step.
+    """Return the seconds per step that a worker's devices add by communicating around a ring.
 
-    Without sharding an all-reduce, 2(n - 1) steps of 1/n of the model each, hides behind the
-    backward pass, but for its last bucket. With FSDP an all-gather before either pass and a
-    reduce-scatter, 3(n - 1) steps (Zhao et al., arXiv 2304.11277), hide behind the passes, but for
-    the first unit's gather and the last one's scatter. What takes longer than its pass is visible.
-    `compute`: mean seconds of a step.
+    Without sharding, an all-reduce (2(n - 1) steps of 1/n of the model) hides behind the backward
+    pass, except its last bucket. With FSDP, an all-gather before each pass and a reduce-scatter
+    (3(n - 1) steps; Zhao et al., arXiv 2304.11277) hide behind the passes, except the first unit's
+    gather and the last one's scatter. Communication longer than its pass is visible. `compute`:
+    mean seconds per step.
     """
     if group.inner is None or not model_bytes:
         return 0.0
@@ -185,12 +185,12 @@ def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: 
 
 
 def _visible(spent: float, pieces: float, window: float) -> float:
-    """Return the part of `spent` s, in equal pieces, beyond the window: one piece at least."""
+    """Return the part of `spent` s that exceeds the window: at least one of equal pieces."""
     return max(spent / pieces, spent - window) if window < inf else spent / pieces
 
 
 def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker:
-    """Resolve a worker of a group, or of none."""
+    """Resolve a worker of a group, or outside groups."""
     if group is None:
         return Worker(
             "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
@@ -212,7 +212,7 @@ def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker
 
 
 def _repeated(worker: Worker, first: int, size: int) -> list[Worker]:
-    """Repeat a worker for `size` ranks from `first` on; each replays its own column of a trace."""
+    """Repeat a worker for `size` ranks from `first` on; each replays another column of a trace."""
     if not isinstance(worker.compute, ReplayedTimes):
         return [worker] * size
     columns = [replace(worker, compute=column) for column in worker.compute.by_column]

@@ -401,8 +401,8 @@ def test_tokens_stand_for_the_steps_of_as_many_workers_as_there_are():
 def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():
     goal = 'objective={kind="learning-curve", tokens=512, curve={law="chinchilla", parameters=1e6'
     (note,) = parse(table(), overrides=[goal + "}}"]).notes
-    assert "objective.curve.batch is left out" in note
-    assert "steps of 512 tokens, one worker's" in note
+    assert "no objective.curve.batch" in note
+    assert "steps of 512 tokens, those of one worker" in note
     assert parse(table(), overrides=[goal + ", batch=2048}}"]).notes == ()
 
 

@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...inputs.messages import KeyPath, sentence
 from ...objectives.build import dimension_of
 from ...objectives.learning_curve.objective import baseline
-from ...objectives.plugins import ObjectiveError, other
+from ...objectives.plugins import ObjectiveError, plugin_of
 from ...programs import Program
 from ...programs.codecs.codec import CODECS, Raw
 from ...programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
@@ -66,7 +66,7 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
         if isinstance(spec, LearningCurve):
             yield from _programs(("objective", "own"), spec.own, programs)
             baseline(spec)
-        if maker := other(spec):
+        if maker := plugin_of(spec):
             maker.check(scenario)
     except ObjectiveError as why:
         yield Problem(why.path, why.what)
