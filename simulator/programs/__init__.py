@@ -1,7 +1,7 @@
-"""The algorithms, and `effects.py`, the vocabulary that they are written in.
+"""Define the algorithms as programs, and `effects.py`, the actions that programs may take.
 
 Import `catalogue()` for every algorithm by name, `program.Program` to describe one, `effects.Node`
-for what a program may await. A program uses effects, pieces and codecs only: no clock, generator or
+for the actions of a program. A program uses effects, pieces and codecs only: no clock, generator or
 engine besides them, so that every engine runs the same text.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["Program", "catalogue"]
 
 @cache
 def catalogue() -> Mapping[str, Program]:
-    """Return every program by name: built-in ones, then those of packages.
+    """Return all programs by name: built-in ones, then those of packages.
 
     Packages offer programs as entry points of `paceline.programs`. Raises InputError for an entry
     point that is not a program, or whose name is taken.

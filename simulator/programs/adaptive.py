@@ -1,4 +1,4 @@
-"""AdaComm: periodic averaging whose period follows the training loss."""
+"""Define AdaComm: periodic averaging whose period follows the training loss."""
 
 from collections.abc import Callable
 from itertools import count
@@ -23,7 +23,7 @@ from .program import Program, doc
 
 
 class Shared(NamedTuple):
-    """Values that all workers share after an average: means over the workers, but for the clock.
+    """Values that all workers share after an average: means over the workers, and the latest clock.
 
     A mean of clocks would lag after an outage, and pass several boundaries within seconds.
     """
@@ -31,12 +31,12 @@ class Shared(NamedTuple):
     first_loss: float  # at the first step of the round
     mean_loss: float  # over the steps of the round
     last_loss: float  # at the last step of the round
-    clock: float  # of the last worker to arrive at the average, seconds
+    clock: float  # seconds, when the last worker reached the average
 
 
 @piece
 class Constants:
-    """The constants of eq. 5, which eq. 6 does not need; D in seconds."""
+    """The constants of eq. 5, which eq. 6 avoids; D in seconds."""
 
     average: Annotated[Seconds, Field(gt=0, description="D: time that an average takes")]
     smoothness: Annotated[Number, Field(gt=0, description="L: largest curvature of the loss")]
@@ -45,12 +45,12 @@ class Constants:
 
 
 class PaperRule:
-    """Eq. 6 of the paper at every `interval`, with its refinement on a plateau.
+    """The rule of the paper: eq. 6 at every `interval`, with its refinement on a plateau.
 
-    Several boundaries that pass between two averages, as in an outage, make one decision. tau0
-    stands outside the root, so that the rule returns tau0 while loss and rate are unchanged. With
-    `constants` the rule is eq. 5, without refinement. `at_boundary`: F is the loss of the last step
-    before a boundary, else the mean over the steps since the previous boundary.
+    If several boundaries pass between two averages, as in an outage, it decides once. tau0 is
+    outside the root, so the rule returns tau0 while loss and rate are unchanged. With `constants`
+    the rule is eq. 5, without refinement. `at_boundary`: whether F is the loss of the last step
+    before a boundary, or the mean over the steps since the previous one.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class PaperRule:
         self.lr_exponent = lr_exponent
         self.constants, self.at_boundary = constants, at_boundary
         self.level = 0.0  # number of the last boundary passed
-        self.first: tuple[float, float] | None = None  # the loss and the rate at t = 0
+        self.first: tuple[float, float] | None = None  # loss and rate at t = 0
         self.rate = 0.0  # at the last boundary
         self.total, self.steps = 0.0, 0  # loss summed over the steps since the last boundary
 
     def __call__(self, tau: int, shared: Shared, rate: float) -> int:
-        """Return the next period, given the last one and what the workers share."""
+        """Return the next period from the last one and the workers' shared values."""
         if self.first is None:
             self.rate = rate
-        if self.first is None or not isfinite(self.first[0]):  # as where one step overflowed
+        if self.first is None or not isfinite(self.first[0]):  # a step may overflow
             self.first = shared.first_loss, rate
         self.total += shared.mean_loss * tau
         self.steps += tau
@@ -105,14 +105,14 @@ class PaperRule:
 
 
 class PaddleRule:
-    """The rule of Paddle's AdaptiveLocalSGD: tau0 inside the root, at every average, in [1, 16]."""
+    """The rule of Paddle's AdaptiveLocalSGD: at every average, tau0 inside the root, in [1, 16]."""
 
     def __init__(self, tau0: int) -> None:
         self.tau0 = tau0
         self.first: tuple[float, float] | None = None
 
     def __call__(self, tau: int, shared: Shared, rate: float) -> int:
-        """Return the next period, given the last one and what the workers share."""
+        """Return the next period from the last one and the workers' shared values."""
         if self.first is None or not isfinite(self.first[0]):
             self.first = shared.first_loss, rate
         first_loss, first_rate = self.first
@@ -129,9 +129,9 @@ async def adacomm(
     interval: Annotated[
         Seconds, doc("time between adaptations (T0)", "s", shown="60 s", gt=0)
     ] = 60.0,
-    gamma: Annotated[float, doc("factor of the period on a plateau", gt=0, lt=1)] = 0.5,
+    gamma: Annotated[float, doc("factor of the period on a plateau of the loss", gt=0, lt=1)] = 0.5,
     slack: Annotated[
-        int, doc("smallest decrease that counts as no plateau (s)", "steps", ge=0)
+        int, doc("smallest decrease of the period off a plateau (s)", "steps", ge=0)
     ] = 0,
     lr_exponent: Annotated[Literal[1, 3], doc("power of lr0/lr in the rule")] = 1,
     block_momentum: OuterTransform = Identity(),
@@ -150,7 +150,7 @@ async def adacomm(
     codec: Codec = Raw(),
 ) -> None:
     """AdaComm: local SGD whose period shrinks as the training loss falls."""
-    # F of eq. 6 is the loss at the boundary, the loss of a single mini-batch. The mean over the
+    # F of eq. 6 is the loss at the boundary, of a single mini-batch. The mean over the
     # interval varies less and is the default, though it lags behind.
     rule: Callable[[int, Shared, float], int] = (
         PaddleRule(tau0)

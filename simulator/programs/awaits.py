@@ -1,8 +1,8 @@
-"""Find the forgotten `await`s of a program in its text, or name them when the program fails.
+"""Find missing `await`s in a program's text, or name them when the program fails.
 
-Without its `await` an effect does nothing. Where that causes no error, because the result is
-dropped, returned, passed to another effect, or only tested for truth, `demand` refuses the text.
-Anywhere else Python raises an error about a coroutine, which `explained` turns into the same
+Without its `await` an effect does nothing. If that causes no error, because the result is dropped,
+returned, passed to another effect, or only tested for truth, `demand` refuses the text. In all
+other cases Python raises an error about a coroutine, which `explained` turns into the same
 message.
 """
 
@@ -26,17 +26,17 @@ EFFECTS = {
     if get_origin(getattr(effect, "__annotations__", {}).get("return")) is Awaitable
 }
 SILENT = ast.Expr | ast.Return | ast.If | ast.While | ast.BoolOp | ast.UnaryOp
-"""Parents of a call that accept a coroutine without an error."""
+"""Nodes around a call that accept a coroutine without an error."""
 FORGOTTEN = re.compile(r"\b(coroutine|generator)\b")
 
 Function = Callable[..., Any]
 
 
 def demand(program: Program) -> None:
-    """Refuse a program that forgets an `await`. Raises InputError."""
+    """Refuse a program that lacks an `await`. Raises InputError."""
     for function in filter(None, (program.worker, program.server)):
         for file, line, call in _forgotten(function):
-            raise InputError(_said(file, line, program.name, f"{call} is not awaited"))
+            raise InputError(_words(file, line, program.name, f"{call} is not awaited"))
 
 
 @contextmanager
@@ -54,26 +54,26 @@ def explained(program: Program) -> Iterator[None]:
             raise
         last = frames[-1]
         problem = f"{last.line or error} takes an effect that is not awaited"
-        raise InputError(_said(last.filename, last.lineno or 0, program.name, problem)) from error
+        raise InputError(_words(last.filename, last.lineno or 0, program.name, problem)) from error
 
 
-def _said(file: str, line: int, name: str, problem: str) -> str:
+def _words(file: str, line: int, name: str, problem: str) -> str:
     return f"{file}:{line}: program {name}: {problem}; write `await` before the effect"
 
 
 @cache
 def _forgotten(function: Function) -> list[tuple[str, int, str]]:
-    """Return file, line and text of each call not awaited, also by helpers."""
-    calls, todo, seen = [], [function], set[Function]()
+    """Return file, line and text of each call without `await`, including helpers' calls."""
+    calls, todo, visited = [], [function], set[Function]()
     while todo:
         function = inspect.unwrap(todo.pop())
-        if function in seen or not inspect.iscoroutinefunction(function):
+        if function in visited or not inspect.iscoroutinefunction(function):
             continue
-        seen.add(function)
+        visited.add(function)
         try:
             lines, first = inspect.getsourcelines(function)
             tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError, SystemError):  # no text: `explained` remains
+        except (OSError, TypeError, SyntaxError, SystemError):  # no text: `explained` applies
             continue
         variables = inspect.getclosurevars(function)
         helpers = {
@@ -91,7 +91,7 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
 
 
 def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
-    """Yield the calls in a coroutine function that lack an `await` without an error."""
+    """Yield the calls in a coroutine function whose missing `await` causes no error."""
     outer, *inner = (node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef))
     nodes = {"me", *(arg.arg for arg in outer.args.args[:1])}
     coroutines = helpers | {node.name for node in inner}
@@ -105,7 +105,7 @@ def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
 
 
 def _method(called: ast.expr, nodes: set[str]) -> str:
-    """Return the name of the node's method that `called` is; "" for anything else."""
+    """Return the name of the node's method that is called; "" for anything else."""
     match called:
         case ast.Attribute(value=ast.Name(id=name), attr=method) if name in nodes:
             return method

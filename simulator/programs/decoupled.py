@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo: islands train independently, and a syncer merges what has arrived."""
+"""Define Decoupled DiLoCo: islands train independently, and a syncer merges their fragments."""
 
 from functools import reduce
 from itertools import count
@@ -13,7 +13,7 @@ from .local import Codec, LearningRate, OuterRate
 from .pieces.transform import AdamW, Nesterov
 from .program import Program, doc
 
-Fragments = Annotated[int, doc("pieces of the model that take turns", ge=1)]
+Fragments = Annotated[int, doc("number of fragments that take turns", ge=1)]
 
 
 async def learner(
@@ -24,22 +24,20 @@ async def learner(
     tau: Annotated[int, doc("steps between two displacements of a fragment", "steps", ge=1)],
     fragments: Fragments = 4,
     overlap: Annotated[
-        int, doc("steps before a merged fragment is taken in, below tau", "steps", ge=0)
+        int, doc("steps before a merged fragment is applied, below tau", "steps", ge=0)
     ] = 1,
-    alpha: Annotated[
-        float, doc("share of its own progress that a learner keeps", ge=0, le=1)
-    ] = 0.5,
+    alpha: Annotated[float, doc("weight of a learner's own progress in a merge", ge=0, le=1)] = 0.5,
     codec: Codec = Raw(),
 ) -> None:
-    """Train on, send fragments in turns, and take in the fragments that the syncer merged."""
+    """Train, send fragments in turn, and apply the fragments that the syncer merged."""
     channels = [codec.open(me) for _ in range(fragments)]
-    # `anchor`: fragments as they were taken in. What a learner keeps, it has sent before. Sent
-    # again it would pull the common model back to where this one was: late merges swing up by that.
+    # `anchor`: fragments as last applied. A learner has already sent the progress that it keeps.
+    # Sent again it would pull the common model back to this one, and late merges would oscillate.
     x = anchor = me.start
-    u, told, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
-    came = dict[int, Any]()  # merged fragments that have arrived, some before they are due
+    u, last, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
+    came = dict[int, Any]()  # merged fragments that have arrived, perhaps before they are due
 
-    def take_in(f: int, shared: Any) -> None:
+    def apply(f: int, shared: Any) -> None:
         nonlocal x, anchor
         own, before = list(me.cut(x, fragments)), list(me.cut(anchor, fragments))
         own[f] = before[f] = shared + alpha * (own[f] - shared)
@@ -50,10 +48,10 @@ async def learner(
         direction, u = inner.update(await me.gradient(x), u, x)
         x = x - lr(k) * direction
         for f in (f for f in range(fragments) if (k - tau * (f + 1) // fragments) % tau == 0):
-            if f not in sent:  # else its merge is pending: train on, and send more steps later
+            if f not in sent:  # otherwise its merge is pending: train on, and send more steps later
                 part = me.cut(anchor - x, fragments)[f]
-                channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - told)))
-                sent[f] = told = k
+                channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - last)))
+                sent[f] = last = k
         due = [f for f, since in sent.items() if since <= k - overlap]
         while any(f not in came for f in due):
             answer = await me.receive_before(me.timer(0.0), me.server)
@@ -62,7 +60,7 @@ async def learner(
             _, (shared, number) = answer
             came[int(number)] = shared
         for f in (f for f in due if f in came):
-            take_in(f, came.pop(f))
+            apply(f, came.pop(f))
 
 
 async def syncer(
@@ -70,11 +68,11 @@ async def syncer(
     *,
     fragments: Fragments = 4,
     quorum: Annotated[
-        int, doc("learners that a merge needs; all, if there are fewer", "learners", ge=1)
+        int, doc("number of learners that a merge needs, at most all", "learners", ge=1)
     ] = 1,
     grace: Annotated[
         Seconds,
-        doc("time that a merge waits for more after its quorum", "s", shown="0 s", ge=0),
+        doc("time that a merge waits for more learners after its quorum", "s", shown="0 s", ge=0),
     ] = 0.0,
     outer_lr: OuterRate = 0.7,
     outer_momentum: OuterMomentum = 0.9,
@@ -103,9 +101,11 @@ async def syncer(
             hold(message)
         me.work(me.apply_seconds)
         tokens = sum(steps for steps, _ in parts_of[f].values())
-        # scaled so that one period moves the model as much as one mean of all workers
-        here = len(parts_of[f]) / me.workers
-        mean = reduce(add, (here * steps / tokens * part for steps, part in parts_of[f].values()))
+        # scaled so that a period moves the model as far as a mean of all workers
+        reporting = len(parts_of[f]) / me.workers
+        mean = reduce(
+            add, (reporting * steps / tokens * part for steps, part in parts_of[f].values())
+        )
         step, v[f] = outer.update(mean, v[f], parts[f])
         parts[f] = parts[f] - outer_lr * step
         x = me.join(parts)

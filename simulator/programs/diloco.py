@@ -1,4 +1,4 @@
-"""The DiLoCo family: long local phases of AdamW, then Nesterov momentum on displacements."""
+"""Define the DiLoCo family: local phases of AdamW, then Nesterov momentum on displacements."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from .pieces.schedule import FixedPeriod
 from .pieces.transform import AdamW, Fraction, Nesterov, TransformOf
 from .program import Program, doc
 
-Inner = Annotated[TransformOf, doc("the local steps' transform", shown={"kind": "adamw"})]
+Inner = Annotated[TransformOf, doc("transform of the local steps", shown={"kind": "adamw"})]
 OuterMomentum = Annotated[Fraction, doc("Nesterov momentum of the outer step")]
 Late = Callable[[Vector, Vector, Vector | None], Vector | None]
 
@@ -38,21 +38,21 @@ async def streaming_diloco(
     lr: LearningRate,
     inner: Inner = AdamW(),
     tau: Annotated[int, doc("steps between two means of a fragment", "steps", ge=1)],
-    fragments: Annotated[int, doc("pieces of the model that take turns", ge=1)] = 4,
+    fragments: Annotated[int, doc("number of fragments that take turns", ge=1)] = 4,
     overlap: Annotated[
         int, doc("steps from starting a mean to applying it, below tau", "steps", ge=0)
     ] = 1,
-    alpha: Annotated[float, doc("share of its own progress that a worker keeps", ge=0, le=1)] = 0.5,
+    alpha: Annotated[float, doc("weight of a worker's own progress in a merge", ge=0, le=1)] = 0.5,
     outer_lr: OuterRate = 0.7,
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Streaming DiLoCo: fragments of the model take turns, and train on while they are averaged."""
+    """Streaming DiLoCo: fragments of the model take turns, and training continues during means."""
     channels = [codec.open(me) for _ in range(fragments)]
     outer = Nesterov(outer_momentum)
     x = me.start
-    # In a cycle of `span` steps after `begun` each fragment starts a mean, applied `late` steps
-    # after that. `means`: by fragment, the step at which to apply its mean, and the handle.
+    # In a cycle of `span` steps from `begun`, each fragment starts a mean, and applies it `late`
+    # steps later. `means`: by fragment, the step at which to apply its mean, and the handle.
     x, anchor, u, v, means, begun, span, late, k = me.resumed(
         x=x, anchor=x, u=inner.init(x), v=[outer.init(part) for part in me.cut(x, fragments)],
         means=dict[int, tuple[int, Any]](), begun=0, span=tau, late=overlap, k=0,
@@ -71,7 +71,7 @@ async def streaming_diloco(
             shared[f] = shared[f] - outer_lr * step
             own[f] = shared[f] + alpha * (own[f] - shared[f])
             anchor, x = me.join(shared), me.join(own)
-        if k == starts[-1]:  # the last mean is applied before its fragment starts another
+        if k == starts[-1]:  # the last mean is applied before its fragment starts the next
             begun, span, late = k, max(tau, late + 1), overlap
         me.mark(x)
 
@@ -86,7 +86,7 @@ async def late_rounds(
     codec: Codec,
     combine: Late,
 ) -> None:
-    """Run rounds whose outer step uses a mean that was started a round ago.
+    """Run rounds whose outer step uses a mean that started one round earlier.
 
     `combine` makes the outer gradient from a worker's displacements in this round and the last, and
     the mean of the last ones (None in the first round); None means no outer step.
@@ -119,7 +119,7 @@ async def delayed_diloco(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Delayed DiLoCo: each outer step uses the mean displacement of the round before."""
+    """Delayed DiLoCo: each outer step uses the mean displacement of the previous round."""
 
     def combine(came: Vector, before: Vector, mean: Vector | None) -> Vector | None:
         return mean
@@ -137,7 +137,7 @@ async def eager_diloco(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Eager DiLoCo: a worker's own fresh displacement, with the others' of the round before."""
+    """Eager DiLoCo: a worker's fresh displacement, with the others' from the previous round."""
 
     def combine(came: Vector, before: Vector, mean: Vector | None) -> Vector:
         fresh = (came - before) / me.workers

@@ -1,10 +1,9 @@
-"""Effects: the closed vocabulary of actions that a program may take, as the class `Node`.
+"""Define `Node`: the effects, which are all actions that a program may take.
 
-A program is a coroutine that gets a `Node` and its parameters. Each engine (the modules in
-`engines`, and real training in `validate`) is one implementation of `Node`; a program cannot tell
-them apart.
-The rule for `await`: exactly where other nodes may act before the program goes on. Instantaneous
-effects (starting a mean, sending, reading the clock, marking) are plain calls.
+A program is a coroutine that receives a `Node` and its parameters. Each engine (the modules in
+`engines`, and real training in `validate`) implements `Node`; a program cannot tell them apart.
+The rule for `await`: exactly those effects are awaited during which other nodes may act.
+Instantaneous effects (starting a mean, sending, reading the clock, marking) are plain calls.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +21,7 @@ Payload = Any
 """Content of a message: a vector, a float, a `Latest` clock, an `Encoded` vector, or a tuple."""
 
 Handle = Any
-"""A started operation that is not awaited yet."""
+"""A started operation that the program has not awaited yet."""
 
 Pieces = int | tuple[int, ...]
 """Number of nearly equal pieces of a vector, or their relative sizes, in the order of
@@ -37,16 +36,16 @@ ANY = -1
 
 
 class Latest(float):
-    """A worker's clock, of which an average gives the latest worker's instead of the mean."""
+    """A worker's clock; an average of clocks is the latest one instead of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A vector as a codec sends it.
+    """A vector encoded by a codec.
 
-    `data`: arrays that an average adds up. `places`: indices of their entries in the vector, None
+    `data`: arrays that an average sums. `places`: indices of their entries in the vector, None
     for all. `share`: the vector's share of the whole model. `bytes`: size on the network. `most`:
-    the most entries in any worker's message, None if unknown. `bits`: bits of an integer entry.
+    largest number of entries in any worker's message, None if unknown. `bits`: bits of an integer.
     """
 
     data: tuple[Vector, ...]
@@ -58,9 +57,9 @@ class Encoded:
 
 
 class Phase(NamedTuple):
-    """Local steps: their learning rate, their transform, and the number after which they end.
+    """A phase of local steps: their rate, their transform, and their number.
 
-    The rate and the number are functions of the step.
+    Rate and number are functions of the step.
     """
 
     lr: Callable[[int], Any]
@@ -69,16 +68,16 @@ class Phase(NamedTuple):
 
 
 class Node(ABC):
-    """One worker, or the server, as its program sees it.
+    """One worker, or the server, from the view of its program.
 
     Attributes: `rank` (workers 0 to `workers` - 1; the server, if any, is `server`), `workers`,
     `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (time of
-    one update on the server), `parameters`, `bytes_per_parameter` and `tensors` (of the model that
-    travels, for which `start` may be a smaller stand-in; no sizes of tensors: unknown). `samples`:
-    this worker's number of samples over the mean of all workers; None if all are equal. `pace`: the
-    number of steps that this worker takes, by expected step times, while the slowest takes one.
-    `participants`: the number of workers that [cluster.sampling] selects; without it, all.
-    `resting`: whether the worker is out of the round, so that its part of a mean is not used.
+    one update on the server), `parameters`, `bytes_per_parameter` and `tensors` (of the model on
+    the network; `start` may be a smaller stand-in; no sizes of tensors: unknown). `samples`: this
+    worker's number of samples over the mean of all workers; None if all are equal. `pace`: expected
+    number of this worker's steps during a step of the slowest. `participants`: the number of
+    workers that [cluster.sampling] selects; without it, all. `resting`: whether the worker is
+    outside the round, so that means ignore its part.
     """
 
     __slots__ = (
@@ -108,11 +107,11 @@ class Node(ABC):
 
     @abstractmethod
     def start_backward(self, x: Vector, pieces: Pieces) -> Awaitable[Sequence[Handle]]:
-        """Start a gradient at `x`; return its `pieces` in the order of the backward pass.
+        """Start a gradient at `x`; return handles of its pieces in the order of the backward pass.
 
-        Piece 0 is the end of the vector (the last layers), each piece a contiguous slice. Awaited
-        like a gradient, because a run may end before it. Time passes in a wait for its pieces, or
-        in `receive_before`; a gradient without a wait is abandoned.
+        Pieces are contiguous slices; piece 0 is the end of the vector (the last layers). The call
+        is awaited like a gradient, because a run may end before it. Time passes in waits for
+        pieces, or in `receive_before`; a gradient without a wait is abandoned.
         """
 
     @abstractmethod
@@ -121,11 +120,11 @@ class Node(ABC):
 
     @abstractmethod
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Join the pieces of one gradient, in the order of `start_backward`, to a vector."""
+        """Join the pieces of a gradient, in the order of `start_backward`, into a vector."""
 
     @abstractmethod
     def start_mean(self, value: Payload) -> Handle:
-        """Start the average of `value` over all workers; `value` is read-only from now on."""
+        """Start the average of `value` over all workers; `value` is read-only from then on."""
 
     @abstractmethod
     def start_gather(self, value: Payload) -> Handle:
@@ -135,8 +134,8 @@ class Node(ABC):
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start the average of `value(result)` once the collective `handle` is done.
 
-        `value` may be called at any time until the `wait`, so it must have no side effects. The
-        order of collectives is that of these calls.
+        `value` may be called at any time before the `wait`, so it must have no side effects.
+        Collectives are ordered by these calls.
         """
 
     @abstractmethod
@@ -147,8 +146,8 @@ class Node(ABC):
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Return whether the collective `handle` has finished on every worker.
 
-        All workers must call this; the answer comes when the last one has called, so that the
-        control flow may depend on it. The flag itself takes no time on the network.
+        All workers must call this; the answer comes once the last has called, so the control flow
+        may depend on it. The answer takes no time on the network.
         """
 
     @abstractmethod
@@ -171,7 +170,7 @@ class Node(ABC):
 
     @abstractmethod
     def count(self, gradients: int) -> None:
-        """Report how many gradients the last received message stands for, if not one."""
+        """Report the number of gradients in the last received message, if not one."""
 
     def discard(self) -> None:
         """Report that the last received gradient is not used. Takes no time."""
@@ -179,9 +178,9 @@ class Node(ABC):
 
     @abstractmethod
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Make a source of random numbers: this node's n-th, or the n-th shared one.
+        """Make a source of random numbers: the next of this node, or the next shared one.
 
-        Keyed by the run's seed, so that the numbers are the same in every engine.
+        It is keyed by the run's seed, so the numbers are the same in every engine.
         """
 
     @abstractmethod
@@ -189,33 +188,33 @@ class Node(ABC):
         """Be busy for `seconds`, such as the server's processing."""
 
     def coding(self, kind: str, share: float) -> tuple[float, float]:
-        """Return the measured seconds of a codec that states none; 0 where not measured.
+        """Return the measured times (s) of a codec that states none; 0 if not measured.
 
-        First to compress a `share` of the model, then to decompress one message of that share.
+        The first is to compress a `share` of the model, the second to decompress a message of it.
         """
         return 0.0, 0.0
 
     @abstractmethod
     def clock(self) -> float:
-        """Return the seconds since the run began, on this node's clock."""
+        """Return the seconds since the start of the run, on this node's clock."""
 
     def arrival(self) -> Any:
-        """Return the clock as an entry of an average, which gives the latest worker's."""
+        """Return the clock as an entry of an average, whose result is the latest clock."""
         return Latest(self.clock())
 
     @abstractmethod
     def mark(self, x: Vector) -> None:
         """Report this node's parameters after a step to the observer. Takes no time.
 
-        A server marks each update before it sends the new parameters, so that their age is defined.
+        A server marks every update before it sends the new parameters, so their age is defined.
         """
 
     def resumed(self, **state: Any) -> tuple[Any, ...]:
-        """Return the values with which a program's loop begins: these, or a checkpoint's.
+        """Return the initial values of a program's loop: the arguments, or a checkpoint's values.
 
-        Called once, right before the loop, with all variables that an iteration passes on to the
+        Call it once, right before the loop, with all variables that one iteration passes to the
         next. A checkpoint is taken while the loop computes a gradient: before that, an iteration
-        must not change these variables, and it may be begun twice.
+        must not change these variables, and it may run twice.
         """
         return tuple(state.values())
 
@@ -224,14 +223,14 @@ class Node(ABC):
         return self.wait(self.start_mean(value))
 
     def absentees(self) -> Set[int]:
-        """Return the clients absent now, if [cluster.sampling] is by availability."""
+        """Return the clients absent now if [cluster.sampling] is by availability."""
         return frozenset()
 
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes many steps of `descend` at once, or None.
 
-        Its arguments are the parameters, the transform's state, the first step's number and the
-        `Phase`.
+        Its arguments: the parameters, the transform's state, the number of the first step, and
+        the `Phase`.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Federated learning: each client trains on its data, and a round combines the models."""
+"""Define federated learning: clients train on their data, and rounds combine the models."""
 
 from collections.abc import Sequence, Set
 from itertools import islice
@@ -19,13 +19,11 @@ from .local import (
 from .pieces.transform import Identity, Proximal, Transform
 from .program import Program, doc
 
-Mu = Annotated[
-    float, doc("FedProx's pull towards the model with which the round began; 0 is none", ge=0)
-]
+Mu = Annotated[float, doc("FedProx's pull towards the round's initial model; 0: none", ge=0)]
 
 
 def proximal(mu: float, momentum: LocalMomentum) -> Transform:
-    """Return the transform of local steps, with FedProx's term if `mu` is above 0."""
+    """Return the transform of local steps, with FedProx's term if `mu` > 0."""
     return Proximal(mu, momentum) if mu else momentum
 
 
@@ -51,19 +49,19 @@ async def fedavg(
 def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[int]:
     """Choose the idle clients to train: all, or as many as [cluster.sampling] allows.
 
-    A client that leaves while it trains frees its place, and does not lose its work.
+    A client that leaves during training frees its place, but does not lose its work.
     """
     if rng is None:
         return idle
     away = me.absentees()
     free = me.participants - len(busy - away)
     order = (idle[index] for index in rng.permutation(len(idle)).tolist())
-    there = [*islice((client for client in order if client not in away), max(free, 0))]
-    return there or ([] if busy else idle[:1])  # one at least, so that the run goes on
+    available = [*islice((client for client in order if client not in away), max(free, 0))]
+    return available or ([] if busy else idle[:1])  # at least one, so that the run continues
 
 
 def first(me: Node) -> tuple[Any, Sequence[int]]:
-    """Return the generator that chooses clients (None: all train), and the first."""
+    """Return the generator that chooses clients (None: all train), and the first clients."""
     rng = me.generator(shared=True) if me.participants < me.workers else None
     return rng, chosen(me, rng, range(me.workers), set())
 
@@ -77,7 +75,7 @@ async def report(
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
-    """Train for tau local steps, send the displacement, and use the server's answer."""
+    """Train for tau local steps, send the displacement, and continue from the server's answer."""
     sampled, early = first(me)
     channel, inner = codec.open(me), proximal(mu, momentum)
     x, k, weight = me.start, 0, me.samples
@@ -100,26 +98,26 @@ async def fedbuff_server(
         doc("weight of a displacement s updates late: 1 / sqrt(1 + s), or 1 for all"),
     ] = "root",
     max_staleness: Annotated[
-        int | None, doc("updates late at most; displacements later than that are dropped", ge=0)
+        int | None, doc("largest delay in updates; later displacements are dropped", ge=0)
     ] = None,
     outer: OuterTransform = Identity(),
     outer_lr: OuterRate = 1.0,
     codec: Codec = Raw(),
 ) -> None:
-    """FedBuff: the server updates for every K displacements that arrive, however late."""
+    """FedBuff: the server updates after every K displacements, however late they are."""
     rng, early = first(me)
     channel, x, busy = codec.open(me), me.start, {*early}
     v, updates, reports = outer.init(x), 0, list[tuple[int, Payload]]()
     idle = [rank for rank in range(me.workers) if rank not in busy]
-    had = [0 if rank in busy else -1 for rank in range(me.workers)]  # the update trained from
+    trained_from = [0 if rank in busy else -1 for rank in range(me.workers)]  # each client's update
     while True:
         client, came = await channel.receive()
-        late = updates - had[client]
-        away, steps, *weight = came or (x, 0)  # an empty message: the client has dropped out
+        late = updates - trained_from[client]
+        away, steps, *weight = came or (x, 0)  # an empty message means that the client dropped out
         dropped = not came or (max_staleness is not None and late > max_staleness)
         me.count(0 if dropped else int(steps))
         if not came:
-            had[client] = -1  # it has reported nothing for this model
+            trained_from[client] = -1  # the client has not reported for this model
         if not dropped:
             worth = (1 + late) ** -0.5 if staleness == "root" else 1.0
             reports.append((client, (worth * away, *weight)))
@@ -132,16 +130,16 @@ async def fedbuff_server(
             x = x - outer_lr * step
             reports, updates = [], updates + 1
             me.mark(x)
-        fresh = [client for client in idle if had[client] < updates]  # not yet trained on it
+        fresh = [client for client in idle if trained_from[client] < updates]  # before this model
         for client in chosen(me, rng, fresh, busy):
             idle.remove(client)
             busy.add(client)
-            had[client] = updates
+            trained_from[client] = updates
             me.send(client, x)
 
 
 def _mean(reports: list[tuple[int, Payload]]) -> Vector:
-    """Return the weighted mean of displacements, added in order of rank."""
+    """Return the weighted mean of displacements, summed in rank order."""
     first, *rest = [values for _, values in sorted(reports, key=lambda reply: reply[0])]
     for other in rest:
         first = tuple(total + part for total, part in zip(first, other, strict=True))

@@ -1,4 +1,4 @@
-"""Gossip programs: without a centre, each worker exchanges models with its neighbours."""
+"""Define gossip programs: workers exchange models with their neighbours, without a centre."""
 
 from collections.abc import Sequence
 from itertools import count

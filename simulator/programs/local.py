@@ -1,4 +1,4 @@
-"""Synchronous and periodic-averaging programs: every worker runs the same coroutine."""
+"""Define synchronous and periodic-averaging programs: all workers run one coroutine."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -20,11 +20,11 @@ LearningRate = Annotated[
 ]
 LocalMomentum = Annotated[
     TransformOf,
-    doc("momentum of the local steps, or another transform; 0 is plain SGD", shown=0),
+    doc("momentum of the local steps, or another transform; 0: plain SGD", shown=0),
 ]
 OuterTransform = Annotated[
     TransformOf,
-    doc("momentum over averages, or another transform; 0 is the plain average", shown=0),
+    doc("momentum over averages, or another transform; 0: the plain average", shown=0),
 ]
 OuterRate = Annotated[float, doc("learning rate of the outer step", gt=0)]
 Tau = Annotated[PeriodOfSteps, doc("communication period", "steps")]
@@ -37,7 +37,7 @@ Buckets = Annotated[
         "left out, where [model] has tensors or over NCCL: those of DistributedDataParallel"
     ),
 ]
-Codec = Annotated[CodecOf, doc("compression of what is sent", shown="raw")]
+Codec = Annotated[CodecOf, doc("compression of messages", shown="raw")]
 
 ADACOMM = "Wang & Joshi, arXiv 1810.08313"
 
@@ -45,10 +45,10 @@ ADACOMM = "Wang & Joshi, arXiv 1810.08313"
 async def descend(
     me: Node, x: Vector, state: Any, k: int, lr: LearningRate, transform: LocalMomentum, tau: Until
 ) -> tuple[Vector, Any, int]:
-    """Take local steps k, k + 1, ... from `x`, until `tau` are done.
+    """Take `tau` local steps k, k + 1, ... from `x`.
 
-    Return the parameters, the state of the `transform`, and the last step's number. All steps
-    but the last are marked. An engine may take many at once, as nothing else happens in between.
+    Return the parameters, the state of the `transform`, and the number of the last step. All steps
+    but the last are marked. Nothing happens between steps, so an engine may take many at once.
     """
     if isinstance(tau, OwnPeriod):
         tau = tau.phase(me)
@@ -128,11 +128,11 @@ async def rounds(
     restart: Callable[[Vector, Any], Any],
     samples: Any = None,
 ) -> None:
-    """Run phases of tau local steps, each ended by an outer step along their mean.
+    """Run phases of tau local steps, each followed by an outer step along the mean displacement.
 
-    `restart` makes the inner transform's state at the start of a phase, from the new parameters and
-    the state at the end of the last phase. `samples`: this worker's weight in the mean, sent
-    with its displacement; None: equal weights.
+    `restart` makes the inner transform's state for a phase from the new parameters and the state
+    at the end of the last phase. `samples`: this worker's weight in the mean, sent with its
+    displacement; None: equal weights.
     """
     channel = codec.open(me)
     x = me.start
@@ -174,7 +174,7 @@ async def post_local_sgd(
     *,
     lr: LearningRate,
     momentum: LocalMomentum = Identity(),
-    switch_step: Annotated[int, doc("last synchronous step", "steps", ge=0)],
+    switch_step: Annotated[int, doc("number of the last synchronous step", "steps", ge=0)],
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
@@ -205,7 +205,7 @@ async def easgd(
     ] = None,
     codec: Codec = Raw(),
 ) -> None:
-    """EASGD: every tau steps an elastic force draws the workers and their centre together."""
+    """EASGD: every tau steps an elastic force pulls the workers and their centre together."""
     channel = codec.open(me)
     pull = 0.9 / me.workers if alpha is None else alpha
     x = me.start
@@ -237,7 +237,7 @@ async def bmuf(
         before = k
         x, u, k = await descend(me, x, u, k + 1, lr, local_momentum, tau)
         rates = reduce(add, map(lr, range(before + 1, k + 1)), 0.0)
-        rate = rates / (k - before) or 1.0  # at a rate of zero no worker has moved
+        rate = rates / (k - before) or 1.0  # at a rate of zero the workers have not moved
         slow = momentum * slow + await channel.mean(anchor - x) / rate
         x = anchor = anchor - step * rate * slow
         u = local_momentum.init(x)

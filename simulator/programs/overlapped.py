@@ -1,4 +1,4 @@
-"""Programs whose averages overlap training: workers go on while a mean is in flight."""
+"""Define programs whose averages overlap training: workers continue during a mean."""
 
 from collections import deque
 from itertools import count
@@ -11,7 +11,7 @@ from .pieces import compensation as compensations
 from .pieces.transform import Fraction, Identity, TransformOf
 from .program import Program, doc
 
-Delay = Annotated[int, doc("whole steps between starting a mean and acting on it", "steps", ge=0)]
+Delay = Annotated[int, doc("whole steps from a mean's start to its use", "steps", ge=0)]
 Period = Annotated[int, doc("steps between means", "steps", ge=1)]
 
 
@@ -24,7 +24,7 @@ async def dts(
     period: Period = 1,
     compensation: Annotated[
         compensations.CompensationName,
-        doc("correction by which a late mean replaces the worker's own share of it"),
+        doc("correction that replaces the worker's own share by a late mean"),
     ] = "exact",
     inner: Annotated[
         TransformOf | None,
@@ -32,7 +32,7 @@ async def dts(
     ] = None,
     codec: Codec = Raw(),
 ) -> None:
-    """DTS: start a mean every `period` steps; `delay` steps later apply it with a correction."""
+    """DTS: start a mean every `period` steps; apply it with a correction `delay` steps later."""
     rule: compensations.Displacement = compensations.KINDS[compensation](lr, momentum)
     channel = codec.open(me)
     zero = 0.0 * me.start
@@ -50,7 +50,7 @@ async def dts(
         while flying and flying[0][0] <= n - delay:
             since, theirs, mean = flying.popleft()
             state = rule.late(state, theirs, await channel.wait(mean), since, n)
-            del theirs, mean  # else they would take memory until the next mean is due
+            del theirs, mean  # otherwise they would occupy memory until the next mean is due
         if due and not delay:
             state = rule.late(state, own, await channel.mean(rule.sent(own)), n, n)
         elif due:
@@ -68,7 +68,7 @@ async def cocod_sgd(
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
-    """CoCoD-SGD: local SGD whose averages arrive one period late; own steps since are kept."""
+    """CoCoD-SGD: local SGD whose averages arrive one period late; later own steps remain."""
     channel = codec.open(me)
     x = me.start
     x, snapshot, u, mean, own, k = me.resumed(
@@ -94,7 +94,7 @@ async def overlap_local_sgd(
     beta: Annotated[Fraction, doc("momentum of the anchor")] = 0.7,
     codec: Codec = Raw(),
 ) -> None:
-    """Overlap-Local-SGD: every tau steps pull towards an anchor that was averaged meanwhile."""
+    """Overlap-Local-SGD: every tau steps, a pull towards an anchor that was averaged meanwhile."""
     channel = codec.open(me)
     x = me.start
     x, anchor, u, v, mean, k = me.resumed(
@@ -125,16 +125,16 @@ async def hpsgd(
         doc("fewest steps between means, and before the first: 2 as published, 1 as algorithm 2"),
     ] = 2,
     local_sgd_sync_multiplier: Annotated[
-        float, doc("cost of averaging the model in each local-sgd beside it, in gradients", gt=0)
+        float, doc("cost of averaging a model in local-sgd tables, in gradients", gt=0)
     ] = 1.0,
     codec: Codec = Raw(),
 ) -> None:
-    """HPSGD: train on a replica while the gradients of the last one are averaged.
+    """HPSGD: train on a replica while the gradients of the last replica are averaged.
 
-    The published code never polls a mean in the step after its start; algorithm 2 of the paper
+    The published code never polls a mean in the step after its start. Algorithm 2 of the paper
     does, and starts the first mean before there is a replica. The default follows the code, which
-    made the paper's results. In the published flush, what arrives at an epoch's end is lost, and
-    its last mean is applied twice.
+    produced the paper's results. The published flush loses gradients that arrive at an epoch's end,
+    and applies the last mean twice.
     """
     channel = codec.open(me)
     x, nothing = me.start, 0.0
@@ -145,7 +145,7 @@ async def hpsgd(
     for k in count(first):
         step = lr(k) * await me.gradient(x)
         x, pending = x - step, pending + step
-        del step  # else it would take memory while the next gradient is computed
+        del step  # otherwise it would occupy memory during the next gradient
         if epoch and k % epoch == 0:
             arrived = nothing if mean is None else await channel.wait(mean)
             mean = channel.start_mean(pending)
@@ -157,7 +157,7 @@ async def hpsgd(
             fresh = False
         elif mean is None:  # nothing can have arrived
             mean, pending = channel.start_mean(pending), nothing
-            x = x if shortest_window == 2 else model  # the replica goes on, or begins there
+            x = x if shortest_window == 2 else model  # the replica continues, or begins there
         elif await channel.finished(mean):
             x = model = model - await channel.wait(mean)
             mean, pending, fresh = channel.start_mean(pending), nothing, True

@@ -1,4 +1,4 @@
-"""Describe a program to the catalogue: its coroutines, parameters, properties and paper."""
+"""Define `Program`: an algorithm's coroutines, parameters, properties and paper."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +21,7 @@ Function = Callable[..., Coroutine[Any, Any, None]]
 def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> Any:
     """Describe a parameter: meaning, unit, and limits (pydantic's `ge`, `lt`, ...).
 
-    `shown`: the default as a scenario writes it, if that differs from the Python value.
+    `shown`: the default in the form of a scenario, if that differs from the Python value.
     """
     return Field(
         description=description, json_schema_extra={"unit": unit, "shown": shown}, **limits
@@ -32,28 +32,27 @@ def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> A
 class Program:
     """A named algorithm.
 
-    `worker` runs on every worker; `server`, if given, on the parameter server. Their keyword-only
-    arguments, with annotations that pydantic understands, are the parameters that a scenario may
-    set. `source`: paper and equation.
+    `worker` runs on every worker; `server`, if any, on the parameter server. A scenario sets their
+    keyword-only arguments, whose annotations pydantic understands. `source`: paper and equation.
 
-    - `averages`: the observer evaluates the mean of the workers' models. Without it workers never
-      communicate, and the observer evaluates the first worker's model.
-    - `needs_loss`: it reads the training loss, so an objective must have one.
+    - `averages`: the observer evaluates the mean of the workers' models. Without it, workers never
+    communicate, and the observer evaluates the first worker's model.
+    - `needs_loss`: it reads the training loss, so the objective must have one.
     - `bound_covers`: AdaComm's Theorem 2 covers it.
     - `gossips`: its workers send messages to each other.
     - `overlaps`: its workers compute while their mean is under way.
-    - `pooled`: its workers never wait for each other, so that their steps are counted together.
-    - `asks`: its workers poll whether a mean has arrived, and do something else if it has not.
-    - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
-      its models does not depend on how often they average.
-    - `sends_gradients`: what it averages are gradients, not displacements of local steps.
-    - `sends_distances`: what it averages are distances, not what has changed since its last mean.
+    - `pooled`: its workers never wait for each other, so their steps are counted together.
+    - `asks`: its workers poll whether a mean has arrived, and continue if it has not.
+    - `linear`: without momentum it applies every gradient once, so on a quadratic the mean model
+    does not depend on the frequency of averages.
+    - `sends_gradients`: it averages gradients, not displacements of local steps.
+    - `sends_distances`: it averages distances, not changes since its last mean.
     - `alike`: without a codec all its steps are equal, and end with a wait for their last mean.
-    - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
-    - `selects`: its server chooses the workers that train, and so limits their number.
+    - `rounds`: after a mean all workers have the same model, so clients can be sampled.
+    - `selects`: its server chooses the workers that train, which limits their number.
     - `local_momentum`: the parameter that [optimizer].momentum sets.
-    - `needs_sgd`: why its local steps must be those of SGD, unless a parameter enforces it.
-    - `refuses`: parameters that it lacks though a user may expect them, and the reason.
+    - `needs_sgd`: the reason why its local steps must be SGD's, if no parameter enforces it.
+    - `refuses`: parameters that users may expect but that it lacks, and the reasons.
     """
 
     name: str
@@ -83,12 +82,12 @@ class Program:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring of the server, if there is one, or of the worker."""
+        """First line of the docstring of the server, or else of the worker."""
         return (inspect.getdoc(self.server or self.worker) or self.name).splitlines()[0]
 
     @property
     def family(self) -> str:
-        """Way of its workers to communicate: server, gossip, overlapped or blocking."""
+        """Form of communication: server, gossip, overlapped or blocking."""
         if self.server is not None:
             return "server"
         return "gossip" if self.gossips else "overlapped" if self.overlaps else "blocking"
@@ -100,27 +99,27 @@ class Program:
 
     @property
     def bound(self) -> bool:
-        """Whether its workers never communicate: it bounds others' time, and is no pick."""
+        """Whether its workers never communicate; such a bound is never picked."""
         return not (self.averages or self.server or self.gossips)
 
     @property
     def recovers(self) -> tuple[str, ...]:
-        """Values of `recovery.policy` that the program supports when a worker crashes."""
+        """Values of `recovery.policy` that the program supports."""
         meets = self.averages and not (self.server or self.gossips)
-        all_of_them = ("wait", "shrink", "restart", "backup", "quorum")
-        return all_of_them if meets else ("wait", "restart")
+        policies = ("wait", "shrink", "restart", "backup", "quorum")
+        return policies if meets else ("wait", "restart")
 
     def counted(self, workers: int, participants: int) -> int:
-        """Return how many steps of a node make one step of the run.
+        """Return the number of a node's steps in one step of the run.
 
-        A server, and pooled workers, count the gradients of all workers together: a step of the
-        run is one of each worker or, where the server chooses them, of each that trains.
+        Servers and pooled workers count the gradients of all workers: a step of the run has one
+        gradient of every worker or, if the server chooses workers, of every training one.
         """
         together = self.server is not None or self.pooled
         return (participants if self.selects else workers) if together else 1
 
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
-        """Return whether more averaging leaves the mean model on a quadratic unchanged."""
+        """Return whether more averages leave the mean model on a quadratic unchanged."""
         plain = ("momentum", "inner", "outer", "block_momentum")
         return (
             self.linear
@@ -153,7 +152,7 @@ class Program:
     def start(
         self, function: Function, me: Node, parameters: Mapping[str, Any]
     ) -> Coroutine[Any, Any, None]:
-        """Call `function` (worker or server) on a node, with the parameters it takes."""
+        """Call `function` (worker or server) with a node and the parameters that it accepts."""
         names = _arguments(function)
         return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 
@@ -181,7 +180,7 @@ def _arguments(function: Function) -> frozenset[str]:
 
 
 def _callable(value: Any) -> Any:
-    """Return a schedule's `__call__`, which CPython calls faster than the object."""
+    """Return a schedule's `__call__`, which is faster to call than the object."""
     if isinstance(value, OwnPeriod):
         return value
     method = getattr(value, "__call__", None)  # noqa: B004 - the method itself

@@ -1,6 +1,6 @@
-"""Parameter-server programs: one coroutine for the workers, one for the server.
+"""Define parameter-server programs: one coroutine for the workers, one for the server.
 
-A server's learning rate follows the mean number of a worker's steps: gradients used over workers.
+A server's learning rate follows the mean number of steps per worker: used gradients over workers.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ K = Annotated[int, doc("gradients per update, at most the number of workers", "g
 
 @piece
 class Monotone:
-    """A schedule that never decreases, of a count (0, 1, ...), rounded down to whole gradients.
+    """A schedule of a count (0, 1, ...) that never decreases, rounded down to whole gradients.
 
     Raises ValueError if the schedule ever decreases or starts below 1.
     """
@@ -60,7 +60,7 @@ updates so far: 1 or more, never decreasing."""
 
 
 class Gate:
-    """A gate at which a worker waits once it is `lead` + 1 arrivals ahead of the slowest."""
+    """A gate that stops workers `lead` + 1 arrivals ahead of the slowest."""
 
     def __init__(self, workers: int, lead: int) -> None:
         self._lead, self._times = lead, [0] * workers
@@ -70,7 +70,7 @@ class Gate:
     def admit(self, worker: int) -> Iterable[int]:
         """Record an arrival; return the workers that may go on, in order of arrival.
 
-        O(1) per arrival, amortised. All waiting workers are `lead` + 1 ahead, so one step of the
+        Amortised O(1) per arrival: all waiting workers are `lead` + 1 ahead, so one step of the
         slowest frees all of them.
         """
         times = self._times[worker] + 1
@@ -94,7 +94,7 @@ def bounded_lead(workers: int, lead: int) -> Gate:
 
 
 async def push_and_pull(me: Node, *, codec: Codec = Raw()) -> None:
-    """Send each gradient to the server and go on with the parameters that it answers."""
+    """Send gradients to the server and continue from the parameters in its answers."""
     channel = codec.open(me)
     x = me.start
     while True:
@@ -131,7 +131,7 @@ async def ssp_server(
     ],
     codec: Codec = Raw(),
 ) -> None:
-    """SSP: asynchronous SGD, but a worker that is too far ahead waits for the slowest."""
+    """SSP: asynchronous SGD in which workers too far ahead wait for the slowest."""
     channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
@@ -193,16 +193,16 @@ async def hybrid_server(
         int, doc("gradients after which the threshold rises by one (s)", ge=1)
     ] = 500,
     threshold: Annotated[
-        Threshold | None, doc("instead of step_size: gradients waited for, over those counted")
+        Threshold | None, doc("instead of step_size: the threshold as a function of the count")
     ] = None,
     aggregate: Annotated[
         Literal["sum", "mean"], doc("apply the sum or the mean of the gradients")
     ] = "sum",
     wait: Annotated[bool, doc("workers wait for the update that includes their gradient")] = True,
-    count: Annotated[Literal["arrivals", "updates"], doc("what the threshold counts")] = "arrivals",
+    count: Annotated[Literal["arrivals", "updates"], doc("unit of the count")] = "arrivals",
     codec: Codec = Raw(),
 ) -> None:
-    """Hybrid: each update sums more gradients, from asynchronous at first to synchronous."""
+    """Hybrid: each update sums more gradients, from asynchronous to synchronous SGD."""
     await collect(
         me, lr, momentum, threshold or StepsOf(step_size).__call__, codec,
         mean=aggregate == "mean", blocking=wait, by_updates=count == "updates",
@@ -212,7 +212,7 @@ async def hybrid_server(
 async def k_async_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
-    """K-async SGD: update with the mean of K workers' gradients; they wait for it, others go on."""
+    """K-async SGD: update with the mean of K workers' gradients; only these workers wait for it."""
     await collect(me, lr, momentum, lambda _: k, codec, mean=True, blocking=True)
 
 
@@ -224,7 +224,7 @@ async def k_batch_async_server(
 
 
 async def race(me: Node, *, codec: Codec = Raw()) -> None:
-    """Compute a gradient until it is done or a new model makes it worthless."""
+    """Compute a gradient until it is done or a new model makes it obsolete."""
     channel = codec.open(me)
     x, number = me.start, 0.0
     while True:
@@ -250,7 +250,7 @@ async def k_sync_server(
             if number == update - 1:
                 total, gathered = total + g, gathered + 1
             else:
-                me.discard()  # in flight when its round ended
+                me.discard()  # the gradient was in flight when its round ended
         me.work(me.apply_seconds)
         direction, u = momentum.update(total / k, u, x)
         x = x - lr(1 + (k * update - 1) // me.workers) * direction

@@ -1,4 +1,4 @@
-"""The codecs by name, and `raw`. To add a codec, write its class and add it to `CODECS`."""
+"""List the codecs by name. To add a codec, write its class and add it to `CODECS`."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,10 +22,10 @@ from .sparse_loco import SparseLoCo
 
 @piece
 class Raw(MessageCodec):
-    """No compression: every entry in full, averaged by an all-reduce.
+    """No compression: all entries in full, averaged by an all-reduce.
 
-    `times`: size of a message in vectors; above 1 if more is sent than the program states, such
-    as an optimizer's state with the model.
+    `times`: size of a message in vectors; above 1 if messages contain more than the program's
+    vectors, such as an optimizer's state.
     """
 
     kind: Literal["raw"] = "raw"
@@ -33,14 +33,14 @@ class Raw(MessageCodec):
     times: Annotated[Number, Field(gt=0, description="size of a message, in vectors")] = 1.0
 
     def open(self, me: Node) -> Channel:
-        """Return the node itself if nothing is added to messages."""
+        """Return the node itself if `times` is 1."""
         return me if self == Raw() else MessageChannel(me, self)
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
         """Return the vector unchanged."""
         return (vector,), None, state
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
         """Return `times` the bytes of all entries."""
         return self.times * parameters * width
 
@@ -64,8 +64,8 @@ CodecOf = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"enum": CODECS.names}, *CODECS.schemas],
-            "description": "compression of what is sent: a codec's name, or its table",
+            "description": "compression of messages: a codec's name, or its table",
         }
     ),
 ]
-"""A codec as a scenario writes it: `"fp16"` or `{ kind = "top-k", ratio = 0.03 }`."""
+"""A codec in a scenario: `"fp16"` or `{ kind = "top-k", ratio = 0.03 }`."""

@@ -1,4 +1,4 @@
-"""Codecs that send every entry, in fewer bits."""
+"""Define codecs that send all entries in fewer bits."""
 
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,37 +17,37 @@ BLOCK = 512  # entries that share a scale
 
 @piece
 class FP16(MessageCodec):
-    """Halves (IEEE 754 binary16), added up as halves.
+    """Half precision (IEEE 754 binary16), also for sums.
 
-    Entries above 65504 become infinite, also in the sum.
+    Entries and sums above 65504 become infinite.
     """
 
     kind: Literal["fp16"] = "fp16"
     rowwise: ClassVar[bool] = True
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Round every entry to the nearest half."""
+        """Round all entries to half precision."""
         xp = array_namespace(vector)
         return (xp.astype(vector, xp.float16),), None, state
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
         """Return two bytes per entry."""
         return 2.0 * parameters
 
 
 @piece
 class Rounded(MessageCodec):
-    """Every entry rounded to few bits, averaged by a reduce-scatter and an all-gather.
+    """Entries rounded to few bits, averaged by a reduce-scatter and an all-gather.
 
-    Each worker adds up one part of the vector, unrounded, and rounds the mean before all gather it,
-    as PyTorch's and DeepSpeed's quantised collectives do. Entries of a block share a scale, by
-    which the largest is exact. What rounding drops is added to the next vector, if `feedback`.
+    Each worker sums one part of the vector without rounding, and rounds the mean before the
+    all-gather, as in PyTorch's and DeepSpeed's quantised collectives. Entries of a block share a
+    scale that makes the largest exact. `feedback` adds rounding errors to the next vector.
 
-    `largest`: number of the grid, None without scales; `mantissa`: bits after the point of a
-    number's first bit, down to the exponent `least`; None: whole numbers.
+    `largest`: number of the grid, None without scales; `mantissa`: bits after the leading bit,
+    down to the exponent `least`; None: whole numbers.
     """
 
-    feedback: Annotated[bool, Field(strict=True, description="add what was dropped later")] = True
+    feedback: Annotated[bool, Field(strict=True, description="resend rounding errors")] = True
     rowwise: ClassVar[bool] = True
     feeds_back: ClassVar[bool] = True
     sent_whole: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class Rounded(MessageCodec):
     least: ClassVar[int] = -126
 
     def open(self, me: Node) -> Channel:
-        """Open a channel that rounds means, too."""
+        """Open a channel that also rounds means."""
         return RoundedChannel(me, self)
 
     def init(self, vector: Vector, random: Random) -> State:
@@ -71,7 +71,7 @@ class Rounded(MessageCodec):
         return (rounded,), None, total - rounded if self.feedback else state
 
     def rounded(self, vector: Vector) -> Vector:
-        """Round every entry to the nearest number of its block's grid."""
+        """Round all entries to the nearest number on the grid of their block."""
         xp = array_namespace(vector)
         if self.largest is None:
             return self._nearest(vector)
@@ -90,14 +90,14 @@ class Rounded(MessageCodec):
         step = 2.0 ** (xp.clip(exponent, self.least, None) - self.mantissa)
         return xp.round(numbers / step) * step
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Return the bytes of all entries' bits, and of a scale per block."""
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
+        """Return the bytes of all entries, and of a scale per block."""
         scales = 0 if self.largest is None else width * ceil(parameters / BLOCK)
         return self.bits / BITS * parameters + scales
 
 
 class RoundedChannel(MessageChannel):
-    """The channel of one node whose means are rounded again before all gather them."""
+    """The channel of one node; it rounds means again before the all-gather."""
 
     async def wait(self, handle: Handle) -> Any:
         """Wait, and round."""
@@ -111,7 +111,7 @@ class RoundedChannel(MessageChannel):
 
 @piece
 class Int8(Rounded):
-    """Whole numbers from -127 to 127, and a scale for each block."""
+    """Whole numbers from -127 to 127, and a scale per block."""
 
     kind: Literal["int8"] = "int8"
     largest: ClassVar[float | None] = 127.0
@@ -119,7 +119,7 @@ class Int8(Rounded):
 
 @piece
 class Int4(Rounded):
-    """Whole numbers from -7 to 7, and a scale for each block."""
+    """Whole numbers from -7 to 7, and a scale per block."""
 
     kind: Literal["int4"] = "int4"
     bits: ClassVar[int] = 4
@@ -128,7 +128,7 @@ class Int4(Rounded):
 
 @piece
 class FP8(Rounded):
-    """Numbers of 8 bits with 3 of mantissa (E4M3), and a scale for each block."""
+    """Numbers of 8 bits with 3 of mantissa (E4M3), and a scale per block."""
 
     kind: Literal["fp8"] = "fp8"
     largest: ClassVar[float | None] = 448.0
@@ -147,16 +147,16 @@ class BF16(Rounded):
 
 @piece
 class QSGD(MessageCodec):
-    """Each entry rounded at random to one of a few levels, so that the mean is right.
+    """Entries rounded at random to one of a few levels, without bias.
 
     Alistarh et al., arXiv 1610.02132, section 3.1 and its buckets: an entry v of a bucket becomes
-    |bucket| sign(v) l / s, with l one of the two whole numbers around s |v| / |bucket|, |.| being
-    the 2-norm. Of an entry's bits one is its sign and the others hold l = 0 ... s. Levels of
-    different norms do not add up, so messages are gathered.
+    |bucket| sign(v) l / s, where l is one of the two whole numbers around s |v| / |bucket|, and |.|
+    is the 2-norm. One bit of an entry is its sign, the others hold l = 0 ... s. Levels with
+    different norms cannot be summed, so messages are gathered.
     """
 
     kind: Literal["qsgd"] = "qsgd"
-    bits: Annotated[int, Field(ge=2, le=8, strict=True, description="bits of an entry")] = 4
+    bits: Annotated[int, Field(ge=2, le=8, strict=True, description="bits per entry")] = 4
     bucket: Annotated[int, Field(ge=1, strict=True, description="entries that share a norm")] = 512
     gathers: ClassVar[bool] = True
     rowwise: ClassVar[bool] = True
@@ -167,15 +167,15 @@ class QSGD(MessageCodec):
         return int(2 ** (self.bits - 1) - 1)
 
     def generator(self, me: Node) -> Random:
-        """Make a generator of this node: workers round independently."""
+        """Make a generator for this node: workers round independently."""
         return me.generator()
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Store only the generator: rounding is unbiased and leaves no residual."""
+        """Store only the generator: unbiased rounding needs no residual."""
         return random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send each bucket's norm and the signed levels of its entries."""
+        """Send the norm of each bucket and the signed levels of its entries."""
         xp = array_namespace(vector)
         buckets = in_rows(vector, min(self.bucket, vector.shape[-1]))
         norms = xp.linalg.vector_norm(buckets, axis=-1, keepdims=True)
@@ -191,17 +191,17 @@ class QSGD(MessageCodec):
         rounded = norms * levels / self.levels
         return total + rounded.reshape((*rounded.shape[:-2], -1))[..., : total.shape[-1]]
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Return the bytes of all entries' bits, and of a norm per bucket."""
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
+        """Return the bytes of all entries, and of a norm per bucket."""
         return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return the number of entries, all of them, and the bits of a signed level."""
+        """Return the number of entries, and the bits of a signed level."""
         return entries, self.bits
 
 
 def in_rows(vector: Vector, length: int) -> Vector:
-    """Reshape a vector to rows of `length` entries, the last one padded with zeros."""
+    """Reshape a vector to rows of `length` entries, padded with zeros."""
     xp, lead = array_namespace(vector), vector.shape[:-1]
     missing = -vector.shape[-1] % length
     if missing:

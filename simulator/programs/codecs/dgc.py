@@ -1,4 +1,4 @@
-"""Deep gradient compression: top-k whose residual is the step of momentum SGD."""
+"""Define deep gradient compression: top-k whose residual is a step of momentum SGD."""
 
 from math import ceil, floor
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,43 +13,42 @@ from .dense import BITS
 from .message_codec import Data, State
 from .sparse import PLACE, Ratio, Sparse, largest
 
-SAMPLED = 0.01  # share of the entries in the sample that a threshold is estimated from
-FEWEST = 1000  # entries, at least, of the sample: with fewer, a small stand-in would send too many
-LEAST, MOST = 0.8, 1.3  # range of entries that pass a threshold, in times the wanted number
-LOWERINGS = 10  # times, at most, that a threshold is lowered
+SAMPLED = 0.01  # share of the entries in the sample for the threshold
+FEWEST = 1000  # fewest entries of the sample: with fewer, a small stand-in would send too many
+LEAST, MOST = 0.8, 1.3  # accepted range of entries above the threshold, over the wanted number
+LOWERINGS = 10  # most reductions of a threshold
 
 
 @piece
 class DGC(Sparse):
-    """The largest entries of momentum SGD's displacement since each entry was last sent.
+    """The largest entries of the displacement of momentum SGD since they were last sent.
 
     u = mu u + g, v = v + u; the largest of |v| are sent, and u and v are set to zero there
     (Lin et al., arXiv 1712.01887, algorithm 1 with momentum factor masking). The k largest are
-    found by a threshold, the k-th largest of a sample in proportion: entries at evenly spaced
-    places, 1 % of all, 2 / ratio or 1000, whichever is most. If more than 1.3 k entries pass it,
-    exactly the k largest are sent; while fewer than 0.8 k pass it is lowered to 0.8 of itself, ten
-    times at most. Of a vector that is hardly larger than its sample, exactly the k largest are
-    sent.
+    estimated by a threshold: the corresponding quantile of a sample of evenly spaced entries, of
+    size 1 % of all, 2 / ratio or 1000, whichever is largest. If more than 1.3 k entries pass it,
+    exactly the k largest are sent. While fewer than 0.8 k pass it, it is multiplied by 0.8, up to
+    ten times. If the vector is hardly larger than its sample, exactly the k largest are sent.
 
-    `clip`: a longer vector is scaled down to that norm before it is added up; in the paper (section
-    3.2) the usual threshold over the root of the number of workers. None by default: the right
-    norm depends on the model.
+    `clip`: longer vectors are scaled down to this norm before accumulation; in the paper (section
+    3.2) it is the usual threshold over the root of the number of workers. None by default,
+    because the right norm depends on the model.
     """
 
     kind: Literal["dgc"] = "dgc"
     ratio: Ratio = 0.001
     momentum: Annotated[
-        Number, Field(ge=0, lt=1, description="momentum, in place of the program's")
+        Number, Field(ge=0, lt=1, description="momentum, instead of the program's")
     ] = 0.9
     warmup: Annotated[
-        int, Field(ge=0, strict=True, description="messages over which the ratio falls")
+        int, Field(ge=0, strict=True, description="number of messages over which the ratio falls")
     ] = 0
     warmup_ratio: Annotated[
-        Number, Field(gt=0, le=1, description="ratio of the first message of the warm-up")
+        Number, Field(gt=0, le=1, description="ratio of the warm-up's first message")
     ] = 0.25
     clip: Annotated[
         Number | None,
-        Field(gt=0, description="largest norm of a worker's vector before it is added up"),
+        Field(gt=0, description="largest norm of a worker's vector before accumulation"),
     ] = None
     gathers: ClassVar[bool] = True
     carries_momentum: ClassVar[bool] = True
@@ -71,7 +70,7 @@ class DGC(Sparse):
         return float(self.warmup_ratio * (self.ratio / self.warmup_ratio) ** (number / self.warmup))
 
     def generator(self, me: Node) -> Random:
-        """Make a generator of this node: it draws where samples begin."""
+        """Make a generator for this node: it draws where samples begin."""
         return me.generator()
 
     def init(self, vector: Vector, random: Random) -> State:
@@ -91,25 +90,25 @@ class DGC(Sparse):
         u[places] = v[places] = 0.0
         return (values,), places, (u, v, random)
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
         """Return the bytes of the entries that passed the threshold, and of their places."""
-        share = self.ratio_of(number) if kept is None else kept
+        share = self.ratio_of(number) if share is None else share
         return share * parameters * (width + PLACE)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return the most entries that pass a threshold, or exactly k, and their bits."""
+        """Return the largest number of entries in a message, and the bits of an int8."""
         ratio = self.ratio_of(number)
         count = ceil(ratio * entries)
         return (count if stride(entries, ratio) <= 1 else floor(MOST * count)), BITS
 
 
 def stride(n: int, ratio: float) -> int:
-    """Return the distance between sampled entries of `n`: odd, as layers are even."""
+    """Return the distance between sampled entries of `n`: odd, because layers are even."""
     return (n // max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST) - 1) | 1
 
 
 def about_largest(sizes: Vector, ratio: float, random: Random) -> Any:
-    """Return the places of about the `ratio` largest of `sizes`, in ascending order."""
+    """Return the places of roughly the `ratio` largest of `sizes`, in ascending order."""
     n = len(sizes)
     count = ceil(ratio * n)
     apart = stride(n, ratio)

@@ -1,4 +1,4 @@
-"""Codecs that encode each vector as one message, and their channel."""
+"""Define the base of codecs that encode a vector as one message, and their channel."""
 
 from collections import Counter
 from collections.abc import Awaitable
@@ -16,12 +16,12 @@ Data = tuple[Vector, ...]
 
 @piece
 class MessageCodec(Codec):
-    """Base of codecs that encode one vector as one message; all mutable data are in the state.
+    """Base of codecs that encode a vector as one message; all mutable data are in the state.
 
-    `gathers`: messages cannot be added up on the way, so an average is an all-gather of them.
-    `sent_whole`: real averages send its arrays as they are, which are wider than `size` says.
-    Messages are numbered 0, 1, ... per slot, the vector's position in the payload. A node that is
-    out of the round sends to nobody, and its state does not change.
+    `gathers`: messages cannot be summed in transit, so an average is an all-gather of them.
+    `sent_whole`: real averages send its arrays unpacked, which takes more bytes than `size`.
+    Messages are numbered 0, 1, ... per slot, the vector's position in the payload. A node outside
+    the round sends nothing, and its state does not change.
     """
 
     gathers: ClassVar[bool] = False
@@ -32,38 +32,38 @@ class MessageCodec(Codec):
         return MessageChannel(me, self)
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Make the state before a slot's first vector; `random`: of `generator`."""
+        """Make the initial state of a slot; `random`: a source from `generator`."""
         return None
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Return arrays to send, indices of their entries (None: all), and the state."""
+        """Return the arrays to send, the indices of their entries (None: all), and the state."""
         raise NotImplementedError
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
         """Add a message's vector to `total`, perhaps in place; return the sum."""
         return total + data[0]
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
         """Return the bytes of message `number`, for a vector of `parameters` entries.
 
-        `width`: bytes of an entry; `kept`: the share of entries in the message, None if unknown.
+        `width`: bytes of an entry; `share`: the share of entries in the message, None if unknown.
         """
         raise NotImplementedError
 
     def layout(self, entries: int, number: int) -> tuple[int | None, int]:
-        """Return the most of `entries` in a message (None: unknown), and an int8's bits."""
+        """Return the largest number of entries in a message (None: unknown), and an int8's bits."""
         return None, 8
 
 
 class MessageChannel(Channel):
-    """The channel of one node on which each vector is one message."""
+    """The channel of one node, where each vector is one message."""
 
     def __init__(self, me: Node, codec: MessageCodec) -> None:
         self._me, self._codec = me, codec
         self._random = codec.generator(me)
         self._states: dict[int, State] = {}
         self._numbers: Counter[int] = Counter()
-        # looked up once: the lookup takes longer than decompressing most vectors
+        # looked up once, because the lookup takes longer than most decompressions
         self._xp: Any = None if isinstance(me.start, complex) else array_namespace(me.start)
 
     def start_mean(self, value: Payload) -> Handle:
@@ -94,7 +94,7 @@ class MessageChannel(Channel):
         return sender, self._unpack(value)
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Receive and decompress, if a message comes before the handle is done."""
+        """Receive and decompress, if a message arrives before the handle is done."""
         message = await self._me.receive_before(handle, source)
         return None if message is None else (message[0], self._unpack(message[1]))
 
@@ -112,7 +112,7 @@ class MessageChannel(Channel):
         number = self._numbers[slot]
         self._numbers[slot] += 1
         if isinstance(value, complex):
-            data, places, kept = (value,), None, None
+            data, places, sent_share = (value,), None, None
             layout: tuple[int | None, int] = None, 8
         else:
             if not number:
@@ -121,9 +121,9 @@ class MessageChannel(Channel):
             if not me.resting:
                 self._states[slot] = state
             entries = value.shape[-1]
-            kept = None if places is None else places.shape[-1] / entries
+            sent_share = None if places is None else places.shape[-1] / entries
             layout = codec.layout(entries, number)
-        size = codec.size(share * me.parameters, me.bytes_per_parameter, number, kept)
+        size = codec.size(share * me.parameters, me.bytes_per_parameter, number, sent_share)
         size = size if codec.bytes is None else codec.bytes * share
         return Encoded(data, places, share, size, *layout)
 

@@ -1,4 +1,4 @@
-"""PowerSGD: approximate a vector by a product of two thin matrices, averaged in turn."""
+"""Define PowerSGD: a vector as the product of two thin matrices, averaged in turn."""
 
 from collections.abc import Awaitable, Sequence
 from math import ceil, sqrt
@@ -18,11 +18,11 @@ LEAST = 2  # times as large that a matrix must be as its factors (min_compressio
 
 @piece
 class PowerSGD(Codec):
-    """The best product P Q' of low rank, by one power iteration a message, with error feedback.
+    """A product P Q' of low rank, by one power iteration per message, with error feedback.
 
     Vogels et al., arXiv 1905.13727, algorithms 1 and 2, on the vector as one nearly square
     matrix M: P = mean(M Q), made orthonormal; Q = mean(M' P), from which the next message starts.
-    Every worker gets the averaged product, and adds M minus the product to its next M.
+    Every worker receives the averaged product, and adds M minus the product to its next M.
     """
 
     kind: Literal["power-sgd"] = "power-sgd"
@@ -32,11 +32,11 @@ class PowerSGD(Codec):
     rowwise: ClassVar[bool] = True
 
     def open(self, me: Node) -> Channel:
-        """Open a channel of one node, for averages only."""
+        """Open a channel of one node for averages only."""
         return PowerChannel(me, self)
 
     def generator(self, me: Node) -> Random:
-        """Make the generator that all workers share, so that they begin with the same Q."""
+        """Make the generator that all workers share, so they begin with the same Q."""
         return me.generator(shared=True)
 
     def size(self, tensors: Sequence[float], width: float) -> tuple[float, float]:
@@ -63,7 +63,7 @@ def shape(entries: float) -> tuple[int, int]:
 
 
 class PowerMatrix(NamedTuple):
-    """A vector in flight: vector plus residual, also as a matrix, and the Q to multiply by."""
+    """A vector in flight: vector plus residual, the same as a matrix, and its factor Q."""
 
     vector: Vector
     matrix: Vector
@@ -100,7 +100,7 @@ def orthonormal(matrix: Vector) -> Vector:
 
 
 class UnderWay(NamedTuple):
-    """A payload in flight: its rounds (no second one for scalars alone), and its entries."""
+    """A payload in flight: its rounds (only one for scalars alone), and its entries."""
 
     first: Handle
     second: Handle
@@ -119,7 +119,7 @@ class PowerChannel(Channel):
         self._spans: dict[int, tuple[Vector, Vector]] = {}  # the last P of a slot, orthonormal
 
     def start_mean(self, value: Payload) -> Handle:
-        """Compress, and start both rounds, the second as soon as the first has its result."""
+        """Compress, and start both rounds, the second as soon as the first is done."""
         me, is_tuple = self._me, isinstance(value, tuple)
         entries = tuple(
             self._enter(slot, entry) for slot, entry in enumerate(value if is_tuple else (value,))
@@ -134,7 +134,7 @@ class PowerChannel(Channel):
         return UnderWay(first, second, entries, is_tuple)
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait for both rounds, decompress, and keep the error of the product as residual."""
+        """Wait for both rounds, decompress, and store the product's error as residual."""
         lefts = await self._me.wait(handle.first)
         rights = iter(() if handle.second is None else await self._me.wait(handle.second))
         results = tuple(

@@ -1,4 +1,4 @@
-"""Codecs that send some entries of a vector, and store the rest as a residual."""
+"""Define codecs that send some entries of a vector, and store the others as a residual."""
 
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,14 +13,14 @@ from .channel import Random
 from .dense import BITS
 from .message_codec import Data, MessageCodec, State
 
-PLACE = 4  # bytes of an entry's place, its index in the vector
-SEED = 8  # bytes of the seed from which all workers draw the places
-Ratio = Annotated[Number, Field(gt=0, le=1, description="share of the entries that is sent")]
+PLACE = 4  # bytes of an entry's index in the vector
+SEED = 8  # bytes of the common seed of the places
+Ratio = Annotated[Number, Field(gt=0, le=1, description="share of entries to send")]
 
 
 @piece
 class Sparse(MessageCodec):
-    """Some entries, with error feedback: what is not sent is added to the next vector.
+    """Some entries, with error feedback: the others are added to the next vector.
 
     Stich et al., arXiv 1809.07599, algorithm 1.
     """
@@ -33,7 +33,7 @@ class Sparse(MessageCodec):
         return 0.0 * vector, random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send some entries of vector plus residual; keep the others as the next residual."""
+        """Send some entries of vector plus residual; store the others as the next residual."""
         residual, random = state
         total = vector + residual
         places = self.choose(total, self.layout(total.shape[-1], number)[0], random)
@@ -43,20 +43,20 @@ class Sparse(MessageCodec):
         return (values,), places, (total, random)
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
-        """Choose the places of the `count` entries to send, each once."""
+        """Choose the distinct places of the `count` entries to send."""
         raise NotImplementedError
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add the entries sent; the others are zero."""
+        """Add the sent entries; the others are zero."""
         total[of_rows(total, places)] += data[0]
         return total
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Return the bytes of the entries sent and of their places."""
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
+        """Return the bytes of the sent entries and of their places."""
         return self.ratio * parameters * (width + PLACE)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return the fixed number of entries sent, and the bits of an int8."""
+        """Return the fixed number of sent entries, and the bits of an int8."""
         return max(1, round(self.ratio * entries)), BITS
 
 
@@ -75,9 +75,9 @@ class TopK(Sparse):
 
 @piece
 class RandomK(Sparse):
-    """Random entries, the same of every worker, so that messages add up on the way.
+    """Random entries, the same on all workers, so messages can be summed in transit.
 
-    Places are not sent: all workers draw them from the same random numbers.
+    Places are not sent, because all workers draw them from the same random numbers.
     """
 
     kind: Literal["random-k"] = "random-k"
@@ -92,8 +92,8 @@ class RandomK(Sparse):
         places = random.choice(vector.shape[-1], size=count, replace=False, shuffle=False)
         return array_namespace(vector).asarray(places, device=device(vector))
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Return the bytes of the entries sent, and of a seed."""
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
+        """Return the bytes of the sent entries, and of a seed."""
         return self.ratio * parameters * width + SEED
 
 
@@ -110,9 +110,9 @@ def _rows(shape: tuple[int, ...]) -> list[Any]:
 
 
 def largest(sizes: Vector, count: int) -> Any:
-    """Return the places of the `count` largest sizes, ascending; nan is largest.
+    """Return the places of the `count` largest sizes, ascending; nan counts as largest.
 
-    Among equal sizes the first win, so that the choice does not depend on the library.
+    Among equal sizes the first win, so the choice does not depend on the library.
     """
     xp = array_namespace(sizes)
     if sizes.ndim > 1:

@@ -1,4 +1,4 @@
-"""SparseLoCo's messages: the largest entries of every chunk, in few bits, with error feedback."""
+"""Define SparseLoCo: the largest entries of every chunk in few bits, with error feedback."""
 
 from math import ceil, log2
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,27 +13,27 @@ from .channel import Random
 from .dense import BITS, in_rows
 from .message_codec import Data, MessageCodec, State
 
-SPREAD = 3.0  # standard deviations on each side of the mean that the bins cover
+SPREAD = 3.0  # standard deviations on either side of the mean within the bins
 
 
 @piece
 class SparseLoCo(MessageCodec):
-    """The largest entries of every chunk, each as its place in the chunk and one of a few values.
+    """The largest entries of every chunk, encoded by place in the chunk and one of a few values.
 
-    Sarfi et al., arXiv 2508.15706: e = decay e + vector; what is sent is subtracted
-    from e, so that the other entries and the rounding errors are sent later. The values sent fall
-    into 2^bits equal bins over their mean +- 3 standard deviations, the outermost ones open, and
-    become the mean of their bin. A last, shorter chunk sends in proportion.
+    Sarfi et al., arXiv 2508.15706: e = decay e + vector. The message is subtracted from e, so the
+    other entries and the rounding errors are sent later. Values are divided into 2^bits equal bins
+    over their mean +- 3 standard deviations, with open outermost bins, and replaced by the mean of
+    their bin. A shorter last chunk sends in proportion.
     """
 
     kind: Literal["sparse-loco"] = "sparse-loco"
-    chunk: Annotated[int, Field(ge=2, le=2**20, strict=True, description="entries of a chunk")] = (
+    chunk: Annotated[int, Field(ge=2, le=2**20, strict=True, description="entries per chunk")] = (
         4096
     )
-    top: Annotated[int, Field(ge=1, strict=True, description="entries sent of a chunk")] = 64
-    bits: Annotated[int, Field(ge=1, le=8, strict=True, description="bits of a value")] = 2
+    top: Annotated[int, Field(ge=1, strict=True, description="sent entries per chunk")] = 64
+    bits: Annotated[int, Field(ge=1, le=8, strict=True, description="bits per value")] = 2
     decay: Annotated[
-        Number, Field(ge=0, le=1, description="share of the residual that a message keeps")
+        Number, Field(ge=0, le=1, description="share of the residual that remains after a message")
     ] = 0.95
     gathers: ClassVar[bool] = True
     feeds_back: ClassVar[bool] = True
@@ -49,11 +49,11 @@ class SparseLoCo(MessageCodec):
         return 0.0 * vector
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send place and code of the largest entries as a word, and each code's value."""
+        """Send the largest entries' places and codes as words, and the value of each code."""
         xp = array_namespace(vector)
         residual = self.decay * state + vector
         sizes = abs(in_rows(residual, self.chunk))
-        # padding zeros of the last chunk come after its entries of equal size
+        # padding zeros of the last chunk sort after its entries of equal size
         order = xp.argsort(sizes, axis=1, descending=True, stable=True)[:, : self.top]
         order = xp.reshape(order, (-1,))[: self.entries(len(vector))]
         values = residual[self._places(order)]
@@ -67,28 +67,28 @@ class SparseLoCo(MessageCodec):
         return (words, book), None, self.add(residual, (words, -book), None)
 
     def _places(self, order: Vector) -> Any:
-        """Return places in the vector of entries at places `order` in their chunks."""
+        """Convert entries' places within their chunks, `order`, to places in the vector."""
         xp = array_namespace(order)
         chunks = np.arange(len(order)) // self.top
         return order + xp.asarray(chunks * self.chunk, device=device(order))
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add the values of the entries sent; the others are zero."""
+        """Add the values of the sent entries; the others are zero."""
         words, book = data
         words = words & (2 ** self.layout(0, 0)[1] - 1)  # the highest bit is not a sign
         total[self._places(words // 2**self.bits)] += book[words % 2**self.bits]
         return total
 
     def entries(self, size: int) -> int:
-        """Return how many entries of a vector are sent: `top` per chunk."""
+        """Return the number of sent entries: `top` per chunk."""
         chunks, rest = divmod(size, self.chunk)
         return chunks * self.top + ceil(self.top * rest / self.chunk)
 
-    def size(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+    def size(self, parameters: float, width: float, number: int, share: float | None) -> float:
         """Return the bytes of the words, and of the value of each code."""
         words = self.entries(round(parameters)) * self.layout(0, 0)[1]
         return ceil(words / BITS) + 2.0**self.bits * width
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return the fixed number of entries sent, and the bits of a word."""
+        """Return the fixed number of sent entries, and the bits of a word."""
         return self.entries(entries), ceil(log2(self.chunk)) + self.bits

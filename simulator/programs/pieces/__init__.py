@@ -1,5 +1,5 @@
-"""Small parts that programs are composed of: schedules, transforms, graphs.
+"""Provide the small parts of programs: schedules, transforms, graphs.
 
-Import each from its file; `piece` defines how a scenario's table becomes one. A piece never awaits,
-reads no clock and draws no random numbers, so that it is the same in every engine.
+Import them from their files; `piece` turns a scenario's table into a part. A piece never awaits,
+reads no clock and draws no random numbers, so it is the same in every engine.
 """

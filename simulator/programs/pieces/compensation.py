@@ -1,6 +1,6 @@
-"""Compensations of DTS: what a worker sends of its steps, and how it applies a late mean.
+"""Define DTS's compensations: a worker's message about its steps, and the use of a late mean.
 
-`state` is a worker's parameters and momentum buffer, (x, u); `own` is its contribution since it
+`state`: a worker's parameters and momentum buffer, (x, u); `own`: its contribution since it
 last sent, a pair of vectors (A, B). With constant momentum mu a gradient g changes u by mu^j g and
 x by lr (1 + mu + ... + mu^j) g, j steps later: A and B are both effects of a period's gradients at
 its end. D is the delay in steps.
@@ -16,7 +16,7 @@ Pair = tuple[Vector, Vector]
 
 
 class Displacement:
-    """Replace the worker's displacement B by the mean one; its momentum stays (B only).
+    """Replace the worker's displacement B by the mean; its momentum stays (B only).
 
     `n` is a worker's step, counted from 0; `since` is the step at which the mean was started.
     """
@@ -33,17 +33,17 @@ class Displacement:
         return (x - rate * u, u), (A, B + rate * A)
 
     def sent(self, own: Pair) -> Payload:
-        """Return the part of `own` that is averaged: the displacement."""
+        """Return the averaged part of `own`: the displacement."""
         return own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Act at step `n` on the mean of what was sent at `since`: x = x - (mean(B) - B)."""
+        """Apply at step `n` the mean that started at `since`: x = x - (mean(B) - B)."""
         x, u = state
         return x - (mean - own[1]), u
 
 
 class Exact(Displacement):
-    """Exact compensation: as if every worker had used averaged gradients, for any D and mu.
+    """Compensate exactly: as if all workers had used averaged gradients, for any D and mu.
 
     Without momentum this is the paper's eq. 3 and 4. With a constant lr and momentum,
     x = x - lr (dB + mu (1 - mu^D) / (1 - mu) dA), u = u + mu^D dA.
@@ -54,7 +54,7 @@ class Exact(Displacement):
         return own if self.mu else own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Replace both effects by the means; add what momentum made of the difference."""
+        """Replace both effects by the means, including the effect of momentum."""
         if not self.mu:
             return super().late(state, own, mean, since, n)
         (x, u), (A, B), (mean_a, mean_b) = state, own, mean
@@ -67,7 +67,7 @@ class Exact(Displacement):
 
 
 class Lecture(Displacement):
-    """Add (mean - own) gradient to the gradient before the momentum, as in lecture notes on DGA."""
+    """Add (mean - own gradient) to the gradient before momentum, as in lecture notes on DGA."""
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
         """Take a step of momentum SGD; sum the gradients."""
@@ -82,7 +82,7 @@ class Lecture(Displacement):
 
 
 class Uncompensated(Lecture):
-    """No local steps: x = x - lr mean, however stale; the paper's uncorrected ablation."""
+    """Take no local steps: x = x - lr mean, however stale (the paper's uncorrected ablation)."""
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
         """Sum the gradient and stay."""
@@ -96,7 +96,7 @@ class Uncompensated(Lecture):
 
 
 class Steps(Displacement):
-    """Replace the steps of a period, made by any transform, by the mean ones.
+    """Replace the steps of a period, by any transform, by their mean over the workers.
 
     The state of the transform (`u` here) stays local to the worker, as in Local AdamW.
     """
@@ -115,7 +115,7 @@ class Steps(Displacement):
 KINDS: dict[str, type[Displacement]] = {
     "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
 }  # fmt: skip
-"""Compensations by name; each takes a learning rate and a plain momentum."""
+"""Compensations by name; their arguments are a learning rate and a plain momentum."""
 if TYPE_CHECKING:
     CompensationName = str
 else:

@@ -1,7 +1,7 @@
-"""Communication graphs: which workers gossip with each other, and with what weights.
+"""Define communication graphs: the neighbours of each worker, and their weights.
 
-Graphs are undirected and connected. A scenario writes a graph by name, or as a table with its
-settings; its edges follow from the number of workers, the same on every worker.
+Graphs are undirected and connected. A scenario names a graph, or writes a table with its settings.
+Its edges depend only on the number of workers, so all workers agree on them.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ Ranks = tuple[int, ...]
 
 
 class Graph:
-    """Base of graphs: neighbours and mixing weights; each subclass defines `_beside`."""
+    """Base of graphs: neighbours and mixing weights; each subclass defines `_joined`."""
 
     __slots__ = ()
 
     def neighbours(self, rank: int, workers: int) -> Ranks:
-        """Return the ranks that `rank` is joined to, ascending, each once, without `rank`.
+        """Return the ranks joined to `rank`, ascending, without duplicates and `rank` itself.
 
         Raises ValueError for a rank outside 0 ... workers - 1.
         """
@@ -34,9 +34,9 @@ class Graph:
 
         Metropolis weights, W_ij = 1 / (1 + max(degree_i, degree_j)) and W_ii = 1 - sum of the rest
         (Xiao, Boyd and Lall, Robust distributed sensor fusion based on average consensus, 2005).
-        W is symmetric and doubly stochastic, and of its eigenvalues only the first, 1, has modulus
-        1. The least may be -1/3 or below (an even ring, a torus): a method that needs more, as D^2
-        does, mixes with (I + W) / 2.
+        W is symmetric and doubly stochastic, and only its first eigenvalue has modulus 1. The
+        least may be -1/3 or below (an even ring, a torus): a method that needs more, such as D^2,
+        mixes with (I + W) / 2.
         """
         degree = len(self.neighbours(rank, workers))
         row = {
@@ -47,18 +47,18 @@ class Graph:
         return tuple(sorted(row.items()))
 
     def active(self, rank: int, workers: int) -> bool:
-        """Return whether a worker starts averagings, as half of them do, or answers.
+        """Return whether a worker starts averages (half of the workers do) or answers them.
 
-        If both ends of an edge could start, workers could wait for each other in a circle; with two
+        If both ends of an edge could start, workers could wait for each other in a cycle; with two
         colours they cannot (AD-PSGD, Lian et al., arXiv 1710.06952).
         """
         return rank % 2 == 0
 
     def partners(self, rank: int, workers: int) -> Ranks:
-        """Return the neighbours of the other colour, ascending: one or more if not alone.
+        """Return the neighbours of the other colour, ascending: at least one with two workers.
 
-        Edges within a colour, such as the one that closes an odd ring, are left out; the rest still
-        joins all workers. Raises ValueError as `neighbours` does.
+        Edges within a colour, such as the one that closes an odd ring, are excluded; the others
+        still connect all workers. Raises ValueError as `neighbours` does.
         """
         mine = self.active(rank, workers)
         return tuple(
@@ -67,7 +67,7 @@ class Graph:
             if self.active(other, workers) is not mine
         )
 
-    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+    def _joined(self, rank: int, workers: int) -> Iterable[int]:
         """Return the ranks joined to `rank`; duplicates and `rank` itself are allowed."""
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class Ring(Graph):
 
     kind: Literal["ring"] = "ring"
 
-    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+    def _joined(self, rank: int, workers: int) -> Iterable[int]:
         return _around(rank, workers)
 
 
@@ -86,8 +86,8 @@ class Ring(Graph):
 class Torus(Graph):
     """A grid closed at both ends, filled row by row: neighbours above, below, left and right.
 
-    The grid is as near to a square as the number of workers allows; for a prime number it is one
-    row: a ring.
+    The grid is as close to a square as the number of workers allows; a prime number gives a
+    single row: a ring.
     """
 
     kind: Literal["torus"] = "torus"
@@ -97,7 +97,7 @@ class Torus(Graph):
         row, column = divmod(rank, _columns(workers))
         return (row + column) % 2 == 0
 
-    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+    def _joined(self, rank: int, workers: int) -> Iterable[int]:
         columns = _columns(workers)
         row, column = divmod(rank, columns)
         above_and_below = (other * columns + column for other in _around(row, workers // columns))
@@ -106,11 +106,11 @@ class Torus(Graph):
 
 @piece
 class Complete(Graph):
-    """Every worker is a neighbour of every other: a gossip step is the mean of all."""
+    """All workers are neighbours, so a gossip step is the mean of all."""
 
     kind: Literal["complete"] = "complete"
 
-    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+    def _joined(self, rank: int, workers: int) -> Iterable[int]:
         return range(workers)
 
 
@@ -118,19 +118,18 @@ class Complete(Graph):
 class Random(Graph):
     """A ring and `degree` - 2 random matchings, each of which joins the workers in pairs.
 
-    No worker has more than `degree` neighbours; it has fewer where matchings repeat an edge, and
-    where the number of workers is odd, as a matching then leaves one out. Long-range edges make
-    the diameter logarithmic (Bollobas and Chung, The diameter of a cycle plus a random matching,
-    1988).
+    A worker has at most `degree` neighbours. It has fewer if matchings repeat an edge, or if the
+    number of workers is odd, because a matching then omits one. Long-range edges make the diameter
+    logarithmic (Bollobas and Chung, The diameter of a cycle plus a random matching, 1988).
     """
 
     degree: Annotated[
-        int, Field(ge=2, strict=True, description="most neighbours a worker has; 2 is the ring")
+        int, Field(ge=2, strict=True, description="largest number of neighbours; 2 is the ring")
     ] = 4
-    seed: Annotated[int, Field(ge=0, strict=True, description="draws another graph")] = 0
+    seed: Annotated[int, Field(ge=0, strict=True, description="seed of the random graph")] = 0
     kind: Literal["random"] = "random"
 
-    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+    def _joined(self, rank: int, workers: int) -> Iterable[int]:
         return *_around(rank, workers), *(pairs[rank] for pairs in _matchings(self, workers))
 
 
@@ -140,7 +139,7 @@ def _around(place: int, size: int) -> Ranks:
 
 @cache
 def _columns(workers: int) -> int:
-    """Return the columns of the grid that is nearest to a square."""
+    """Return the number of columns of the grid that is closest to a square."""
     return workers // max(rows for rows in range(1, isqrt(workers) + 1) if workers % rows == 0)
 
 
@@ -148,15 +147,15 @@ def _columns(workers: int) -> int:
 def _neighbours(graph: Graph, rank: int, workers: int) -> Ranks:
     if not 0 <= rank < workers:
         raise ValueError(f"no rank {rank} among {workers} workers; choose 0 to {workers - 1}")
-    return tuple(sorted({*graph._beside(rank, workers)} - {rank}))
+    return tuple(sorted({*graph._joined(rank, workers)} - {rank}))
 
 
 @cache
 def _matchings(graph: Random, workers: int) -> tuple[Ranks, ...]:
-    """Return each worker's partner, per matching; itself if it is left out.
+    """Return each worker's partner per matching; a worker without one has itself.
 
-    Workers are shuffled by a hash of (seed, matching, rank), which is the same everywhere and in
-    every version, and paired with their successors.
+    Workers are shuffled by a hash of (seed, matching, rank), which never changes, and paired with
+    their successors.
     """
     matchings = []
     for number in range(min(graph.degree, workers - 1) - 2):

@@ -1,4 +1,4 @@
-"""Make pieces: frozen dataclasses that a scenario's tables are read into."""
+"""Make pieces: frozen dataclasses for tables of a scenario."""
 
 import operator
 from functools import reduce
@@ -24,31 +24,31 @@ def piece(cls: type[T]) -> type[T]:
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-"""A finite number, written as a number, not as text."""
+"""A finite number (text is refused)."""
 
 
 class TomlSchema(GenerateJsonSchema):
-    """JSON Schema for TOML, which has no null; a table's keys carry its defaults."""
+    """Generator of JSON Schema for TOML, which has no null; keys state their defaults."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """Leave null out: a key that is not set is absent."""
+        """Omit null: an unset key is absent."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Leave out defaults that TOML cannot express, or that a table's keys carry."""
+        """Omit defaults that TOML cannot express, or that a table's keys state."""
         if isinstance(schema.get("default"), BaseModel | None):
             return self.generate_inner(schema["schema"])
         return super().default_schema(schema)
 
 
 class Kinds:
-    """All kinds of one sort of piece, from which union, schema and refusals follow.
+    """All kinds of one sort of piece, with their union, schema and refusals.
 
-    Each is a class made by `piece` whose field `tag` is a Literal, its name in scenarios. To add a
-    kind, write its class and add it to the list.
+    A kind is a class made by `piece`; its field `tag` is a Literal, the name in scenarios. To add
+    one, write its class and add it to the list.
 
     - `schemas`: JSON Schema of each kind's table; the tag is required.
-    - `names`: kinds without other required keys, so that the name may replace the table.
+    - `names`: kinds without further required keys, whose name may replace the table.
     """
 
     def __init__(self, *kinds: Any, tag: str = "kind") -> None:
@@ -68,7 +68,7 @@ class Kinds:
         return ", ".join(self.kinds)
 
     def read(self, value: Any) -> Any:
-        """Make the piece of a table, or of a name with all defaults; None for neither.
+        """Make a piece from a table, or from a name with all defaults; return None for neither.
 
         Raises pydantic.ValidationError for a wrong table.
         """

@@ -1,4 +1,4 @@
-"""Schedules: functions of the local step (1, 2, ...), or of a count (0, 1, ...).
+"""Define schedules: functions of the local step (1, 2, ...), or of a count (0, 1, ...).
 
 A plain number is a constant schedule.
 """
@@ -32,7 +32,7 @@ def _ascending(at: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Level = Annotated[Number, Field(ge=0)]
-StepCount = Annotated[int, Field(ge=1, le=10**9, strict=True)]  # a run has no more
+StepCount = Annotated[int, Field(ge=1, le=10**9, strict=True)]  # largest number of steps of a run
 Changes = Annotated[
     tuple[Annotated[int, Field(ge=1, strict=True)], ...],
     Field(min_length=1, description="steps after which the value changes"),
@@ -41,7 +41,7 @@ Changes = Annotated[
 
 
 class TableSchedule:
-    """A schedule that a scenario writes as a number or a table; each kind is one subclass."""
+    """A schedule: a number or a table in a scenario; every kind is a subclass."""
 
     __slots__ = ()
 
@@ -73,10 +73,10 @@ class ConstantSchedule(TableSchedule):
 
 @piece
 class Steps(TableSchedule):
-    """Step decay: `start`, times `factor` after each of the steps `at`."""
+    """Step decay: `start`, multiplied by `factor` after each of the steps `at`."""
 
     schedule: Literal["steps"]
-    start: Annotated[Number, Field(description="value at first")]
+    start: Annotated[Number, Field(description="initial value")]
     factor: Annotated[Number, Field(gt=0, description="factor of the value at each change")]
     at: Changes
 
@@ -87,17 +87,19 @@ class Steps(TableSchedule):
 
 @piece
 class Piecewise(TableSchedule):
-    """One value after another: `values[i + 1]` follows `values[i]` after step `at[i]`.
+    """A list of values: `values[i + 1]` follows `values[i]` after step `at[i]`.
 
-    Raises ValueError unless there is one value more than there are changes.
+    Raises ValueError unless there is one more value than there are changes.
     """
 
     schedule: Literal["piecewise"]
-    values: Annotated[tuple[Level, ...], Field(min_length=2, description="one more than in `at`")]
+    values: Annotated[
+        tuple[Level, ...], Field(min_length=2, description="one value more than in `at`")
+    ]
     at: Changes
 
     @model_validator(mode="after")
-    def _one_more(self) -> Self:
+    def _require_count(self) -> Self:
         if len(self.values) != len(self.at) + 1:
             raise ValueError("`values` and `at` do not match; write one value more than steps")
         return self
@@ -109,18 +111,18 @@ class Piecewise(TableSchedule):
 
 @piece
 class Linear(TableSchedule):
-    """A straight line from `start` at step 0 to `end` at step `steps`, and `end` after it."""
+    """A straight line from `start` at step 0 to `end` at step `steps`, then constant."""
 
     schedule: Literal["linear"]
     start: Annotated[Level, Field(description="value at step 0, before the first step")]
     end: Annotated[Level, Field(description="value from step `steps` on")]
-    steps: Annotated[StepCount, Field(description="step at which it reaches `end`")]
+    steps: Annotated[StepCount, Field(description="step at which the value reaches `end`")]
 
     def __call__(self, step: int) -> float:
         """Return the value at `step`."""
         if step >= self.steps:
             return self.end
-        # product first: a whole number on the line comes out whole, and rounds to itself
+        # product first, so that whole numbers on the line are exact
         return self.start + (self.end - self.start) * step / self.steps
 
 
@@ -137,7 +139,7 @@ class WarmupCosine(TableSchedule):
 
     schedule: Literal["warmup-cosine"]
     peak: Annotated[Number, Field(gt=0, description="value at the end of the warm-up")]
-    steps: Annotated[StepCount, Field(description="step at which it reaches `end`")]
+    steps: Annotated[StepCount, Field(description="step at which the value reaches `end`")]
     warmup: Annotated[int, Field(ge=0, strict=True, description="steps of the warm-up")] = 0
     start: Annotated[Level, Field(description="value at step 0, before the warm-up")] = 0.0
     end: Annotated[Level, Field(description="value from step `steps` on")] = 0.0
@@ -157,7 +159,7 @@ class WarmupCosine(TableSchedule):
         if step < self.warmup:
             return self.start + (self.peak - self.start) * step / self.warmup
         angle = pi / 2 * (step - self.warmup) / (self.steps - self.warmup)
-        # 1 - sin^2(a) = (1 + cos(2a)) / 2; written so that the peak comes out exactly
+        # 1 - sin^2(a) = (1 + cos(2a)) / 2; this form gives the exact peak
         return self.peak - (self.peak - self.end) * sin(angle) ** 2
 
 
@@ -167,7 +169,7 @@ SCHEDULES = Kinds(ConstantSchedule, Steps, Piecewise, Linear, WarmupCosine, tag=
 
 @piece
 class FixedPeriod:
-    """A constant whole number: a period in steps, or a threshold in gradients."""
+    """A constant whole number, such as a period in steps or a threshold in gradients."""
 
     value: int
 
@@ -188,9 +190,9 @@ class Period:
 
 
 class OwnPeriod:
-    """A period that differs by worker: `phase` makes it for one local phase.
+    """A period that differs between workers; `phase` returns it for one local phase.
 
-    Workers then take different numbers of steps between two averages.
+    Workers then take different numbers of steps between averages.
     """
 
     __slots__ = ()
@@ -206,27 +208,27 @@ class OwnPeriod:
 
 @piece
 class EveryTime(OwnPeriod):
-    """A local phase ends with the first step that ends `every` seconds or more after it began."""
+    """A period in time: a local phase ends with the first step at least `every` seconds long."""
 
     every: Annotated[Seconds, Field(gt=0, description="time from the start of a phase to its end")]
 
     def phase(self, me: Node) -> Callable[[int], float]:
-        """Return a period that ends by the worker's clock, read after each step."""
+        """Return a period that ends by the worker's clock, read after every step."""
         end = me.clock() + self.every * (1 - ROUNDED)
         return lambda step: 0 if me.clock() >= end else inf
 
 
 @piece
 class OfSlowest(OwnPeriod):
-    """Equal time per round: the slowest worker takes `slowest` steps, others as many as fit.
+    """A period of equal time: the slowest worker takes `slowest` steps, others as many as fit.
 
-    Steps count by their expected time, so a worker with slow draws still makes the others wait.
+    Steps count with their expected time, so others still wait for a worker with slow draws.
     """
 
     slowest: Annotated[StepCount, Field(description="steps that the slowest worker takes")]
 
     def phase(self, me: Node) -> Callable[[int], float]:
-        """Return the number of whole steps that fit."""
+        """Return the number of whole steps that fit into the phase."""
         return FixedPeriod(int(self.slowest * me.pace * (1 + ROUNDED)))
 
 
@@ -234,12 +236,12 @@ OWN_PERIODS = {"every": EveryTime, "slowest": OfSlowest}
 
 
 def paced(parameters: Mapping[str, Any]) -> bool:
-    """Return whether the periods of workers with these parameters differ."""
+    """Return whether workers with these parameters have different periods."""
     return any(isinstance(parameter, OwnPeriod) for parameter in parameters.values())
 
 
 def _period(value: Any) -> Any:
-    """Read a period that differs by worker; return any other value unchanged."""
+    """Read a period that differs between workers; return other values unchanged."""
     kinds = [kind for key, kind in OWN_PERIODS.items() if isinstance(value, dict) and key in value]
     return TypeAdapter(kinds[0]).validate_python(value) if kinds else value
 
@@ -263,7 +265,7 @@ def _rate(value: Any) -> Any:
 
 
 def whole(kind: Callable[[TableSchedule], Any], name: str, unit: str) -> BeforeValidator:
-    """Make a validator for a whole number, or for a table of `kind` with such ones."""
+    """Make a validator of a whole number, or of a table of `kind` with whole numbers."""
 
     def read(value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Transforms: from a gradient to the direction of the step.
+"""Define transforms, which turn a gradient into the direction of the step.
 
-A transform holds no state; `init` makes it and `update` returns the next one. The identity
-transform, not a flag, turns it off. The same transforms serve local steps and outer steps, which
-take the mean displacement of a round as gradient; there heavy ball is AdaComm's block momentum.
+A transform stores no state: `init` makes it and `update` returns the next one. The identity
+transform turns it off. Outer steps use the same transforms, with the mean displacement of a round
+as gradient; heavy ball is then AdaComm's block momentum.
 """
 
 from typing import Annotated, Any, Literal, Protocol
@@ -13,7 +13,7 @@ from ..effects import Vector
 from .piece import Kinds, Number, piece
 
 State = Any
-Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that is kept")]
+Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that remains")]
 
 
 class Transform(Protocol):
@@ -23,7 +23,7 @@ class Transform(Protocol):
         """Make the state before the first step."""
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """Return the direction in which to go from `x`, and the next state."""
+        """Return the direction of the step from `x`, and the next state."""
 
 
 @piece
@@ -33,7 +33,7 @@ class Identity:
     kind: Literal["identity"] = "identity"
 
     def init(self, x: Vector) -> State:
-        """Return None: there is no state."""
+        """Return None, because there is no state."""
         return None
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
@@ -53,7 +53,7 @@ class Momentum:
         return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """Return the buffer after adding the gradient, twice: it is direction and state."""
+        """Return the updated buffer twice, as direction and as state."""
         buffer = self.mu * state + gradient
         return buffer, buffer
 
@@ -82,8 +82,8 @@ class AdamW:
     The direction is mhat / (sqrt(vhat) + epsilon) + weight_decay x, with bias-corrected moments.
     """
 
-    beta1: Annotated[Share, Field(description="share of the first moment that is kept")] = 0.9
-    beta2: Annotated[Share, Field(description="share of the second moment that is kept")] = 0.999
+    beta1: Annotated[Share, Field(description="share of the first moment that remains")] = 0.9
+    beta2: Annotated[Share, Field(description="share of the second moment that remains")] = 0.999
     epsilon: Annotated[Number, Field(gt=0, description="added to the root")] = 1e-8
     weight_decay: Annotated[Number, Field(ge=0, description="decoupled weight decay")] = 0.0
     kind: Literal["adamw"] = "adamw"
@@ -107,12 +107,12 @@ class AdamW:
 class FedAdam:
     """A server's adaptive step (Reddi et al., arXiv 2003.00295, algorithm 2).
 
-    The direction is m / (sqrt(v) + epsilon), m being the first moment, without correction of bias.
+    The direction is m / (sqrt(v) + epsilon), with first moment m and without bias correction.
     """
 
-    beta1: Annotated[Share, Field(description="share of the first moment that is kept")] = 0.9
-    beta2: Annotated[Share, Field(description="share of the second moment that is kept")] = 0.99
-    epsilon: Annotated[Number, Field(gt=0, description="tau of the paper: added to the root")] = (
+    beta1: Annotated[Share, Field(description="share of the first moment that remains")] = 0.9
+    beta2: Annotated[Share, Field(description="share of the second moment that remains")] = 0.99
+    epsilon: Annotated[Number, Field(gt=0, description="added to the root (the paper's tau)")] = (
         1e-3
     )
     kind: Literal["fedadam"] = "fedadam"
@@ -132,7 +132,7 @@ class FedAdam:
 class Proximal:
     """FedProx's term mu/2 |x - anchor|^2, beside another transform (Li et al., arXiv 1812.06127).
 
-    The anchor is where the state was made: programs make it anew for each round.
+    The anchor is the point of `init`: programs renew the state in every round.
     """
 
     mu: float
@@ -143,7 +143,7 @@ class Proximal:
         return x, self.inner.init(x)
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """Return the inner direction of the gradient plus the pull back to the anchor."""
+        """Return the inner transform's direction, for the gradient plus the pull to the anchor."""
         anchor, inner = state
         direction, inner = self.inner.update(gradient + self.mu * (x - anchor), inner, x)
         return direction, (anchor, inner)
@@ -154,7 +154,7 @@ TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW, FedAdam)
 
 
 def _transform(value: Any) -> Any:
-    """Read a transform; a number is the momentum, and zero is the identity piece."""
+    """Read a transform; a number means momentum, and zero the identity."""
     if (transform := TRANSFORMS.read(value)) is not None:
         return transform
     if hasattr(value, "update"):
