@@ -1,7 +1,6 @@
-"""The cost of communication: in closed form, or by transfers that share the lines of a graph.
+"""Model the cost of communication in closed form, or by transfers that share a graph's lines.
 
 Import `closed_form` for seconds and bytes of collectives and messages, `flow_network` for a run's
-transfers on the graph, `mean_cost` for one mean with either model, `collectives` for the table of
-collectives, to which new ones are added. Nothing here depends on SimPy: the engines decide when
-a transfer starts.
+transfers on the graph, `mean_cost` for one mean with either model, and `collectives` for the table
+of collectives, which can be extended. Nothing here depends on SimPy: engines start the transfers.
 """

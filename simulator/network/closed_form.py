@@ -1,9 +1,9 @@
 """Cost communication in closed form: alpha-beta formulas per collective and per message.
 
-A collective has a critical path of hops, each with one draw of its link's latency, and a serial
-transmission time for which it occupies the workers' links (`collectives`). Collectives start in
-order, each as soon as the links are free: the latency of one overlaps the transmission of the
-next. A server's messages pass its network card (NIC) one at a time.
+A collective has a critical path of hops, with one draw of the link's latency per hop, and a
+transmission time during which it occupies the workers' links (`collectives`). Collectives start in
+order, as soon as the links are free: the latency of one overlaps the transmission of the next. A
+server's messages pass its network card (NIC) one at a time.
 """
 
 from collections import defaultdict
@@ -44,26 +44,26 @@ from .libraries import (
 from .topology.places import Places
 
 REMEMBERED = 10_000  # entries of a cache
-HALVINGS = 40  # after so many, every window is as small as the first
+HALVINGS = 40  # halvings after which every window equals the first
 Team = tuple[int, ...] | None
 """The workers that take part in a collective, in rank order; None: all of them."""
 
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """Seconds for which one collective occupies the links, and its latency in seconds."""
+    """The seconds that a collective occupies the links, and its latency in seconds."""
 
     transmission: float
     latency: float
 
 
 class Way(NamedTuple):
-    """How a library carries out a collective of some size.
+    """A library's execution of a collective of some size.
 
     `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `pipeline`: how a ring hides
-    latency. `delay`: seconds that NCCL adds, whose collectives do not overlap; None: the next one
-    may begin once the links are free. `other`: NCCL's other algorithm's time on the links, relative
-    to this one. `within`: seconds that the devices inside workers communicate meanwhile, and
+    latency. `delay`: seconds added by NCCL, whose collectives do not overlap; None: the next one
+    may begin once the links are free. `other`: time of NCCL's other algorithm on the links,
+    relative to this one. `within`: seconds of concurrent communication inside workers, and
     `chunk`: those before the first and after the last chunk is on the links. `overlap`: most
     seconds for which the links carry chunks both ways.
     """
@@ -79,14 +79,14 @@ class Way(NamedTuple):
     def cost(
         self, added: Overhead, held: float, latency: float, passage: Passage
     ) -> tuple[float, float]:
-        """Return the seconds on the links, and further latency, from those of a plan.
+        """Return the seconds on the links and the further latency of a plan's collective.
 
-        Overheads of TCP and hosts apply to transmissions only, even where NCCL's latency occupies
+        Overheads of TCP and hosts apply only to transmission, even if NCCL's latency also occupies
         the links.
         """
         if isinstance(self.pipeline, Loops):
             latency = self.pipeline.latency(added.of_collective(held, 0.0, passage)[0], latency)
-        elif self.pipeline is not None:  # one thread, which hides nothing while it works
+        elif self.pipeline is not None:  # gloo's only thread cannot overlap its work
             latency = self.pipeline.latency(held, latency)
         if self.delay is None:
             on_links, latency = added.of_collective(held, latency, passage)
@@ -96,10 +96,10 @@ class Way(NamedTuple):
 
 
 class ClosedForm:
-    """The links of a scenario's network and the plans of its collectives, the same for all seeds.
+    """The links of a scenario's network and the plans of its collectives, equal for all seeds.
 
-    `regions`: each worker's region. `card`: bytes/s of the server's network card per direction.
-    `given`: the law of the seconds of a mean of the whole model, if [network] sets it; else None.
+    `regions`: the region of each worker. `card`: bytes/s of the server's network card per
+    direction. `given`: the law of a whole model's mean (s), if [network] sets it; else None.
     `charged`: names of links whose bytes are egress.
     """
 
@@ -149,12 +149,12 @@ class ClosedForm:
         return np.array([self.link((n - 1) % size, n).latency for n in range(size)])
 
     def ahead(self, joined: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return by how many seconds each worker ends a gloo collective early.
+        """Return how many seconds before the last worker each worker ends a gloo collective.
 
-        `joined`: when each worker joined (s), shape (..., workers), as the result. In the ring a
-        worker w has segment h at R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it reports readiness
-        as soon as it has the previous segment. A worker that joins late therefore delays only its
-        successors, each hop by one latency l less.
+        `joined`: when each worker joined (s), shape (..., workers), also the result's shape. In the
+        ring, worker w has segment h at R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it reports
+        readiness as soon as it has the previous segment. A late worker therefore delays only its
+        successors, by one latency l less per hop.
         """
         ends = joined
         for _ in range(self.workers - 1):
@@ -162,39 +162,39 @@ class ClosedForm:
         return _before_last(ends)
 
     def ahead_of_poll(self, polled: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the seconds by which each worker has a poll's answer before the last one.
+        """Return how many seconds before the last worker each worker has a poll's answer.
 
-        `polled`: when each worker polled (s), shape (..., workers), as the result. Workers notify
-        each other directly once both have polled, so one that polled a latency before the last one
-        has the answer a latency before it.
+        `polled`: when each worker polled (s), shape (..., workers), as is the result. Workers
+        notify each other directly once both have polled, so a worker that polled a latency before
+        the last one also has the answer a latency earlier.
         """
         one = min(self.overhead.agree_latencies, 1.0) * self.word
         return np.asarray(np.minimum(_before_last(polled), one))
 
     @property
     def hop(self) -> float:
-        """Expected seconds of latency between the first two workers."""
+        """Expected latency (s) between the first two workers."""
         return self.link(0, min(1, self.workers - 1)).latency
 
     @cached_property
     def word(self) -> float:
-        """Expected seconds of a notification between neighbours, of the slowest pair.
+        """Expected time (s) of a notification between the slowest pair of neighbours.
 
-        A notification has half of the overhead bytes of a collective's hop: such a hop is a
-        notification of readiness, and the segment.
+        A hop of a collective is a notification of readiness and a segment, so a notification has
+        half of the hop's overhead bytes.
         """
         size = self.overhead.hop_bytes / 2
         links = (self.link((n - 1) % self.workers, n) for n in range(self.workers))
         return max(link.latency + size / link.bandwidth for link in links)
 
     def message_link(self, source: int, to: int) -> RegionPath:
-        """Return the link with the overheads of one message."""
+        """Return the link including the overheads of a message."""
         link = self.link(source, to)
         laws = self.overhead.of_message(link.laws) + self.message_start(source, to)
         return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)
 
     def message_start(self, source: int, to: int) -> tuple[Law, ...]:
-        """Return slow start's law for a message, if the fastest step is a pause."""
+        """Return slow start's law for a message, if the fastest worker's step is a pause."""
         if self.pause == inf:
             return ()
         idle = min(min(self._scenario.team.mean_compute) // self.pause, HALVINGS - 1)
@@ -203,16 +203,16 @@ class ClosedForm:
 
     @cached_property
     def pause(self) -> float:
-        """Seconds without traffic that halve a connection's window; inf: never."""
+        """Seconds without traffic after which a connection's window halves; inf: never."""
         return tcp.IDLE + 2 * self.hop if self.settings.transport == "tcp" else inf
 
     @cached_property
     def filling(self) -> float:
-        """Seconds in which a token bucket fills."""
+        """Seconds until an empty token bucket is full."""
         return (self.settings.burst or 0.0) * tcp.usable(self.settings) / self.mean_plan.rate
 
     def _starts(self, sizes: Sequence[float], link: RegionPath, times: int = 1) -> list[float]:
-        """Return slow start's seconds, indexed by the time-outs of idleness before."""
+        """Return slow start's seconds, indexed by the number of time-outs of the pause before."""
         first, sent = tcp.first_window(self.settings), sum(sizes)
         windows = [tcp.resumed(first, sent, count) for count in range(HALVINGS)]
         trip = 2 * link.latency
@@ -222,7 +222,7 @@ class ClosedForm:
     def after_pause(
         self, kind: str, members: Sequence[int], payload: float
     ) -> tuple[list[float], float]:
-        """Return seconds that a pause adds to a collective, and that full buckets save.
+        """Return the seconds that a pause adds to a collective, and those that full buckets save.
 
         The first is slow start's, indexed by the number of time-outs that the pause lasts.
         """
@@ -241,7 +241,7 @@ class ClosedForm:
             starts = [self._starts([size], link, count) for link, count in plan.path.items()]
             added = [sum(column) for column in zip(*starts, strict=True)]
         if kind != "gather" and tcp.one_way(self.settings):
-            # every worker sends once on the way up; on the way down the first sends repeatedly
+            # workers send once on the way up; on the way down the first worker sends repeatedly
             saved = tcp.credit([size], rate, 0.0, burst) * (hops / 2)
             return added, saved + tcp.credit([size] * (hops // 2), rate, 0.0, burst)
         return added, tcp.credit([size] * hops, rate, plan.latency / hops, burst)
@@ -257,8 +257,8 @@ class ClosedForm:
         added, saved = self._pauses(kind, members, payload)
         first = free == 0  # new connections, and full buckets
         plan = self.plan(self.way(kind, payload, team).key, members)
-        silent = begins - free - plan.latency  # without the last one's latency
-        longest = len(added) * self.pause  # a link may be silent for ever
+        silent = begins - free - plan.latency  # excluding the last latency
+        longest = len(added) * self.pause  # a pause may be endless
         halvings = np.where(first, longest, np.clip(silent, 0.0, longest)) // self.pause
         slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
         if not saved:
@@ -291,12 +291,12 @@ class ClosedForm:
         return entry.formula(self, team)
 
     def way(self, kind: str, payload: float, team: Team) -> Way:
-        """Return how a collective of `payload` bytes per worker is carried out."""
+        """Return the execution of a collective of `payload` bytes per worker."""
         library = self.settings.library
         if library == "ideal" or self.workers < 2 or (team is not None and len(team) < 2):
             return Way(kind)
         if (kind, payload, team) not in self._ways:
-            if len(self._ways) >= REMEMBERED:  # payloads of any size, as some codecs send
+            if len(self._ways) >= REMEMBERED:  # some codecs send payloads of any size
                 self._ways.clear()
             makers = {"nccl": self._nccl, "gloo": self._gloo, "byteps": self._byteps}
             members = tuple(range(self.workers)) if team is None else team
@@ -333,7 +333,7 @@ class ClosedForm:
         return Way(way, None, None, 1.0, within, twice * min(payload, CHUNK), overlap)
 
     def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
-        """Return how NCCL carries out a collective: its tuner's choice."""
+        """Return NCCL's execution of a collective, by its tuner's choice."""
         hosts, size, gather = self.hosts(team), len(team), kind == "gather"
         ring, tree = (f"{kind} by {name}" for name in ("ring", "double-tree"))
         if (ring, team) not in self._plans:
@@ -355,9 +355,9 @@ class ClosedForm:
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str
     ) -> tuple[Cluster, dict[str, float], float]:
-        """Return the input of NCCL's tuner, seconds per byte by plan, and an inner hop's.
+        """Return the tuner's input, seconds per byte by plan, and seconds per byte of an inner hop.
 
-        Every device of an island is a rank; an inner hop is one inside an island.
+        Every device of an island is a rank; an inner hop is a hop inside an island.
         """
         size = len(team)
         islands = [self._groups[rank] for rank in team if rank < len(self._groups)]
@@ -376,12 +376,12 @@ class ClosedForm:
         return cluster, held, hop
 
     def growth(self, team: Team) -> float:
-        """Return the factor by which a given duration grows with its workers."""
+        """Return the factor of a given duration for the number of its workers."""
         size, way = self.workers if team is None else len(team), self.settings.duration_grows
         return 1.0 if way == "not" else log2(size) if way == "log" else size - 1.0
 
     def hosts(self, team: Sequence[int]) -> list[list[int]]:
-        """Split a team by host: a region whose inner link is given is one host."""
+        """Split a team by host: a region with an inner link is one host."""
         by_host: dict[object, list[int]] = {}
         for rank in team:
             place = self.places.of(rank)
@@ -404,16 +404,16 @@ class ClosedForm:
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return how long before the last worker each ends (s), shape of `ends`."""
+    """Return how long (s) before the last worker each one ends; same shape as `ends`."""
     last = ends.max(axis=-1, keepdims=True)
     return np.asarray(np.subtract(last, ends, out=np.zeros(ends.shape), where=last < inf))
 
 
 class Traffic:
-    """One run's communication: its random draws, and the bytes it moves.
+    """The communication of one run: its random draws, and its bytes.
 
-    `links` has the bytes that the last `totals` added up, those of the last point of a curve, so
-    that what is shown of a link is what its price is for.
+    `links` has the bytes of the last call of `totals`, at the last point of a curve, so the bytes
+    shown for a link are those that its price covers.
     """
 
     def __init__(
@@ -443,8 +443,8 @@ class Traffic:
     ) -> tuple[float, float]:
         """Count the next collective; return its (transmission, latency) in seconds.
 
-        `payload`: bytes of one worker; where payloads differ, their mean, while the time follows
-        from the `largest`. `team`: the workers that take part, in rank order; None: all.
+        `payload`: bytes per worker (their mean, if payloads differ); the time depends on the
+        `largest`. `team`: the workers that take part, in rank order; None: all.
         """
         first = not self.begun
         self.count(kind, payload, team)
@@ -452,7 +452,7 @@ class Traffic:
         return transmission + self.network.settings.setup if first else transmission, latency
 
     def count(self, kind: str, payload: float, team: Team = None) -> None:
-        """Count the bytes of a collective as whole numbers, whose sums depend on no order."""
+        """Count the bytes of a collective as whole numbers, whose sum is the same in any order."""
         self.add(self.network.way(kind, payload, team).key, round(payload), team)
 
     def add(self, key: str, payload: int, team: Team = None) -> None:
@@ -493,7 +493,7 @@ class Traffic:
         return all(link.is_constant for link in self._plan(key).path)
 
     def volumes(self, kind: str, team: Team = None) -> tuple[float, float]:
-        """Return a collective's bytes per byte of payload: in all, and as egress."""
+        """Return a collective's bytes per byte of payload, in total and as egress."""
         if (kind, team) not in self._volumes:
             moved = self._plan(kind, team).moved
             charged = sum(size for name, size in moved.items() if name in self.network.charged)
@@ -511,7 +511,7 @@ class Traffic:
         return self._messages[source, to]
 
     def add_message(self, source: int, to: int, size: int) -> None:
-        """Count the bytes of a message whose time is known."""
+        """Count the bytes of a message that needs no draw."""
         self._added[self.network.link(source, to).name] += size
 
     def _counted(self) -> tuple[dict[tuple[str, Team], int], list[int], dict[str, int]]:
@@ -525,16 +525,16 @@ class Traffic:
         for (kind, team), payload in payloads.items():
             for name, volume in self._plan(kind, team).moved.items():
                 total[name] += volume * payload
-        for route, size in zip(self._messages.values(), sent, strict=False):  # others came later
+        for route, size in zip(self._messages.values(), sent, strict=False):  # new links are last
             total[route.link.name] += size
         for name, size in added.items():
             total[name] += size
         return {name: float(total[name]) for name in sorted(total)}
 
     def totals(self) -> tuple[float, float]:
-        """Return the bytes so far over all links, as a whole number, and those of egress.
+        """Return the bytes so far over all links (a whole number), and the egress bytes.
 
-        Payloads are added up before they are multiplied, as in all engines.
+        Payloads are summed before they are multiplied, as in all engines.
         """
         moved = charged = 0.0
         for (kind, team), payload in self._payloads.items():
@@ -561,21 +561,21 @@ class Nic:
         return self._free
 
     def clear(self, at: float) -> None:
-        """Drop the payloads that have not passed the card at time `at` (s)."""
+        """Drop the payloads that are still waiting or in transit at time `at` (s)."""
         self._free = min(self._free, at)
 
 
 class MessageRoute:
     """The messages from one node to another.
 
-    `whole_transit`: seconds that a whole model is in transit, if constant; else None. `bytes`: sent
-    so far, a whole number. The engine sets the rest: the number of messages `in_flight`, when the
-    `last` one arrives (s), the `version` of its parameters, the receiving `node`, and the
-    `receiving_nic` that messages pass, or None.
+    `whole_transit`: transit time (s) of a whole model, if constant; else None. `bytes`: sent so
+    far, a whole number. The engine sets the number of messages `in_flight`, the arrival of the
+    `last` one (s), the `version` of its parameters, the receiving `node`, and the `receiving_nic`
+    or None.
     """
 
-    shared = False  # whether its cost depends on other messages in flight
-    delay = 0.0  # seconds by which crashes delayed the last message
+    shared = False  # whether the cost depends on other messages in flight
+    delay = 0.0  # delay of the last message by crashes (s)
 
     __slots__ = (
         "_departs", "_latencies", "_seconds_per_byte", "bytes", "in_flight", "last", "link",
@@ -599,7 +599,7 @@ class MessageRoute:
             self._latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]))
 
     def leave_through(self, card: Nic | None) -> None:
-        """Send through a network card that other routes share; None: without a card."""
+        """Send through a network card shared with other routes; None: no card."""
         if card is not None:
             self._departs, self.whole_transit = card, None
 

@@ -1,4 +1,4 @@
-"""The table of collectives: closed formula and messages of each, by its name in [network].
+"""List the collectives by their names in [network], with closed formulas and messages.
 
 To add a collective, add its name to `scenario.network.CollectiveName` and one entry to
 `COLLECTIVES`; the two network models, the checks and the reports follow from the entry. One that
@@ -29,11 +29,11 @@ Regions = Sequence[object]
 
 @dataclass(frozen=True)
 class RegionPath:
-    """One direction between two places, of unlimited concurrent use.
+    """One direction between two places, for any number of concurrent transfers.
 
-    `name`: "from->to". `laws`: a hop's latency in seconds is the sum of one draw of each.
-    `bandwidth`: bytes/s of one transfer, inf: unlimited. `out`, `into`: bytes/s of all that the
-    source sends, and the destination receives.
+    `name`: "from->to". `laws`: a hop's latency (s) is the sum of one draw from every law.
+    `bandwidth`: bytes/s of one transfer, inf: unlimited. `out`, `into`: total bytes/s that the
+    source can send, and the destination receive.
     """
 
     name: str
@@ -53,12 +53,12 @@ class RegionPath:
         return all(law.is_constant for law in self.laws)
 
     def sample(self, rng: np.random.Generator, hops: int) -> float:
-        """Draw the seconds that `hops` hops in a row take."""
+        """Draw the time (s) of `hops` consecutive hops."""
         return float(sum(law.sample(rng, hops).sum() for law in self.laws))
 
 
 class RegionLinks(Protocol):
-    """The part of a network that a closed formula uses."""
+    """The inputs of a closed formula from a network."""
 
     @property
     def regions(self) -> Regions:
@@ -67,7 +67,7 @@ class RegionLinks(Protocol):
 
     @property
     def card(self) -> float:
-        """Bandwidth of the server's network card per direction in bytes/s, or inf."""
+        """Bandwidth of the server's network card in bytes/s per direction, or inf."""
         ...
 
     def link(self, source: int, to: int) -> RegionPath:
@@ -79,9 +79,9 @@ class RegionLinks(Protocol):
 class CollectivePlan:
     """The cost of a collective in closed form, per byte of its payload.
 
-    `path`: hops on the critical path, by link; each has one draw of its link's latency. `held`:
-    seconds per payload byte for which the collective occupies the workers' links. `moved`: bytes
-    over each link, by name, per payload byte. `ring`: workers of a ring that a double tree could
+    `path`: hops on the critical path, by link; every hop draws the link's latency. `held`: seconds
+    per payload byte that the collective occupies the workers' links. `moved`: bytes over each
+    link, by name, per payload byte. `ring`: number of workers in a ring that a double tree could
     replace; else 1.
     """
 
@@ -111,11 +111,10 @@ NOTHING_SENT = CollectivePlan({}, 0.0, {})
 
 @dataclass(frozen=True)
 class CollectiveKind:
-    """One collective. `formula` is for a team of two workers or more; `messages` for any team.
+    """One collective. `formula` needs a team of at least two workers; `messages` any team.
 
-    `messages` is None if only the closed form has the collective: through the server, or without
-    messages, where [network].duration sets the time.
-    `needs_regions`: every worker must be in a region.
+    `messages` is None if only the closed form supports the collective: through the server, or by
+    [network].duration. `needs_regions`: every worker must be in a region.
     """
 
     formula: Callable[[RegionLinks, Team], CollectivePlan]
@@ -129,8 +128,8 @@ class CollectiveKind:
 def around(links: RegionLinks, team: Team, hops: int, volume: float) -> CollectivePlan:
     """Cost `hops` steps around a ring that move `volume` payloads over each link.
 
-    Steps overlap around the ring, so the slowest link sets the pace, and the `hops` consecutive
-    links with the largest sum of latencies are the critical path.
+    Steps overlap around the ring, so the slowest link sets the time per step, and the `hops`
+    consecutive links with the largest sum of latencies are the critical path.
     """
     ring = [links.link(a, b) for a, b in pairwise([*team, team[0]])]
     laps, rest = divmod(hops, len(ring))
@@ -143,7 +142,7 @@ def around(links: RegionLinks, team: Team, hops: int, volume: float) -> Collecti
 
 
 def _volumes(used: Iterable[tuple[RegionPath, float]]) -> dict[str, float]:
-    """Sum the payloads that pass over each link, by name."""
+    """Sum the payloads that pass each link, by name."""
     moved: defaultdict[str, float] = defaultdict(float)
     for link, volume in used:
         moved[link.name] += volume
@@ -158,8 +157,8 @@ def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 def _ring(team: Team, _regions: Regions = ()) -> Messages:
     """Reduce-scatter and all-gather in 2(m - 1) steps of 1/m (Patarasuk & Yuan 2009).
 
-    A worker sends a part as soon as it has received that part. Messages on a connection follow each
-    other without waiting for the previous one's arrival.
+    A worker forwards a part as soon as it arrives. Messages on a connection do not wait for the
+    previous one's arrival.
     """
     builder = MessageBuilder()
     builder.ring(team, 2, 1 / len(team))
@@ -171,7 +170,7 @@ def _gather_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def gather(team: Team, _regions: Regions = ()) -> Messages:
-    """Pass every worker's payload to every worker, around the ring in m - 1 steps."""
+    """Pass all payloads to all workers around the ring, in m - 1 steps."""
     builder = MessageBuilder()
     builder.ring(team, 1, 1.0, passing_on=True)
     return builder.messages()
@@ -181,9 +180,9 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a first worker that receives m - 1 payloads in turn and sends m - 1 back.
+    """Cost a first worker that receives m - 1 payloads in turn and sends m - 1 answers.
 
-    If its card is faster than the slowest other card, that one sets the time.
+    If its card is faster than the slowest other card, that card sets the time.
     """
     spokes = [links.link(rank, team[0]) for rank in team[1:]]
     back = [links.link(team[0], rank) for rank in team[1:]]
@@ -195,7 +194,7 @@ def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _star(team: Team, _regions: Regions = ()) -> Messages:
-    """Send all payloads to the first worker at once, and then its answers at once."""
+    """Send all payloads to the first worker at once, then all answers at once."""
     builder = MessageBuilder()
     head, *rest = team
     arrived = builder.add([(rank, head) for rank in rest], 1.0, [[]] * len(rest))
@@ -206,8 +205,8 @@ def _star(team: Team, _regions: Regions = ()) -> Messages:
 def server_plan(links: RegionLinks, team: Team, duplex: bool = False) -> CollectivePlan:
     """Cost a server that receives m payloads and sends the mean to all workers.
 
-    Each worker has a separate line, and the slowest counts; the server's network card passes
-    all payloads. `duplex`: some of the mean returns while the rest is still on its way.
+    Workers have separate lines, of which the slowest counts; all payloads pass the server's
+    network card. `duplex`: part of the mean returns while the rest is still on its way.
     """
     server, card = len(links.regions), len(team) / links.card
     up = [links.link(rank, server) for rank in team]
@@ -224,8 +223,8 @@ def server_plan(links: RegionLinks, team: Team, duplex: bool = False) -> Collect
 def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     """Cost a ring in each region, a ring of first workers, and pipelines back.
 
-    The regions work at the same time: in each phase the slowest counts. A single region needs only
-    the ring.
+    Regions work concurrently: the slowest counts in each phase. A single region needs only the
+    ring.
     """
     parts = _by_region(team, links.regions)
     several = [part for part in parts if len(part) > 1]
@@ -251,9 +250,9 @@ def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _hierarchical(team: Team, regions: Regions) -> Messages:
-    """Send around a ring in each region, then of first workers, then along chains.
+    """Send around a ring in each region, then around the first workers, then along chains.
 
-    A first worker starts when the rings of its region and of the next one have ended; the chain is
+    A first worker starts when the rings of its region and of the next one have ended. A chain is
     one pipelined transfer through all workers of a region. A single region has only the ring.
     """
     parts = _by_region(team, regions)
@@ -271,7 +270,7 @@ def _hierarchical(team: Team, regions: Regions) -> Messages:
 
 
 def _by_region(team: Team, regions: Regions) -> list[list[int]]:
-    """Split a team by region, in the order in which the regions come first."""
+    """Split a team by region, in order of the regions' first workers."""
     parts: dict[object, list[int]] = {}
     for rank in team:
         parts.setdefault(regions[rank], []).append(rank)
@@ -282,9 +281,9 @@ def _by_region(team: Team, regions: Regions) -> list[list[int]]:
 
 
 class Round(NamedTuple):
-    """Messages sent at the same time: each from the first to the second rank of its pair.
+    """Simultaneous messages, from the first to the second rank of every pair.
 
-    `share`: bytes of each message per byte of the payload.
+    `share`: bytes of a message per byte of the payload.
     """
 
     pairs: list[tuple[int, int]]
@@ -300,7 +299,7 @@ def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
 
 
 def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
-    """Cost rounds, each of which takes as long as its slowest message."""
+    """Cost a sequence of rounds; a round lasts as long as its slowest message."""
     worst: Counter[RegionPath] = Counter()
     held, passed = 0.0, list[tuple[RegionPath, float]]()
     for turn in rounds:
@@ -312,7 +311,7 @@ def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
 
 
 def _rounds_messages(rounds: Iterable[Round]) -> Messages:
-    """Send a message once its sender and receiver have ended earlier rounds."""
+    """Send every message once its sender and receiver have ended earlier rounds."""
     builder = MessageBuilder()
     for pairs, share in rounds:
         numbers = builder.add(pairs, share, builder.after_both(pairs))
@@ -351,14 +350,14 @@ def _halving_doubling(team: Team) -> list[Round]:
 
 
 def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
-    """Return p of the workers, and a pair (sender, receiver) for each of the others."""
+    """Return p of the workers, and a pair (sender, receiver) for each remaining worker."""
     extra = len(team) - (1 << (len(team).bit_length() - 1))
     folded = [(team[2 * pair + 1], team[2 * pair]) for pair in range(extra)]
     return [*team[: 2 * extra : 2], *team[2 * extra :]], folded
 
 
 def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
-    """Add the rounds in which the workers beyond p send payloads and get the mean."""
+    """Add the rounds in which the remaining workers send payloads and receive the mean."""
     if not folded:
         return middle
     back = [(low, high) for high, low in folded]
@@ -374,11 +373,11 @@ def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
 # In two binary trees at once
 
 Hosts = Sequence[Sequence[int]]
-"""A team by its hosts: workers of one host form a chain, and the first of each a tree."""
+"""A team by host: workers of a host form a chain, and the hosts' first workers a tree."""
 
 
 def _binary_tree(size: int) -> dict[int, int]:
-    """Return the parents of 1 to `size` - 1 in a tree: 0 is the root; odd ones are leaves."""
+    """Return the parents of 1 to `size` - 1 in a tree with root 0 and odd leaves."""
     parents = {}
     for number in range(1, size):
         low = number & -number
@@ -388,7 +387,7 @@ def _binary_tree(size: int) -> dict[int, int]:
 
 
 def _two_trees(hosts: Hosts) -> list[dict[int, int]]:
-    """Return each rank's parent in two trees; of an even number, none is inner twice.
+    """Return each rank's parent in two trees; of an even number, no rank is inner in both.
 
     The second tree is the first one mirrored or, for an odd number of hosts, shifted by one
     (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).
@@ -413,10 +412,10 @@ def _to_root(tree: dict[int, int], rank: int) -> list[tuple[int, int]]:
 
 
 def double_tree_plan(links: RegionLinks, hosts: Hosts) -> CollectivePlan:
-    """Cost two trees that carry half of the payload each, up and down at once.
+    """Cost two trees, which carry half of the payload each, up and down at once.
 
-    In a pipeline of small parts all hops transmit at once, so the busiest card sets the time; the
-    last part then takes the longest way up and down.
+    In a pipeline of small parts all hops transmit at once, so the busiest card sets the time. Then
+    the last part travels the longest path up and down.
     """
     home = {rank: number for number, host in enumerate(hosts) for rank in host}
     cards: defaultdict[tuple[object, ...], float] = defaultdict(float)
@@ -443,8 +442,8 @@ def _seconds(way: Iterable[RegionPath]) -> float:
 def double_tree(hosts: Hosts) -> Messages:
     """Stream half of the payload through each tree, then the last part up and down.
 
-    A hop's stream is one message. The last part of a stream takes only latency: it leaves a rank
-    after the arrival of those below it, and on the longest way after all streams have passed.
+    The stream of a hop is one message. The last part of a stream costs only latency: it leaves a
+    rank after the parts below it arrive, and on the longest path after all streams have passed.
     """
     builder, trees = MessageBuilder(), _two_trees(hosts)
     streams: list[dict[tuple[int, int], int]] = []
@@ -458,8 +457,8 @@ def double_tree(hosts: Hosts) -> Messages:
         for low, high in tree.items():
             below[high].append(low)
         ways = {rank: _to_root(tree, rank) for rank in tree}
-        ranks = sorted(ways, key=lambda rank: -len(ways[rank]))  # the lowest first
-        first = ways[ranks[0]][0][1] if ranks else None  # above the lowest of all
+        ranks = sorted(ways, key=lambda rank: -len(ways[rank]))  # from the leaves up
+        first = ways[ranks[0]][0][1] if ranks else None  # above the deepest leaf
         come = {rank: [stream[rank, tree[rank]]] for rank in ranks if rank not in below}
         for rank in [*(rank for rank in ranks if rank in below), *({*below} - {*ranks})]:
             after = [number for low in below[rank] for number in come[low]]
@@ -475,7 +474,7 @@ def double_tree(hosts: Hosts) -> Messages:
 
 
 def _alone(team: Team) -> Hosts:
-    """Return hosts of one worker each."""
+    """Return a host for every worker."""
     return [[rank] for rank in team]
 
 
@@ -495,10 +494,10 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
     "server": CollectiveKind(server_plan, None),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),
 }
-"""The collectives of a mean, by their names in `network.collective`."""
+"""The collectives of a mean by their names in `network.collective`."""
 
 GATHER = CollectiveKind(_gather_plan, gather)
-"""The all-gather, which is the same for every collective of [network]."""
+"""The all-gather, the same for all collectives of [network]."""
 
 
 def messages(name: CollectiveName, team: Team, regions: Regions = ()) -> Messages:

@@ -1,8 +1,8 @@
-"""A run's transfers on the graph of its network: start them on a fabric, and count their bytes.
+"""Start a run's transfers on the graph of its network, and count their bytes.
 
-`SharedNetwork` is the graph and its fabric; `FlowNetwork` has the
-draws, payloads and bytes of one run. A *ticket* is the fabric's number of a transfer under way; a
-*line* is one direction of a link or network card.
+`SharedNetwork` is the graph and its fabric; `FlowNetwork` has the draws, payloads and bytes of one
+run. A *ticket* is the fabric's number of a transfer under way; a *line* is one direction of a link
+or network card.
 """
 
 from collections import Counter, defaultdict
@@ -35,9 +35,9 @@ Team = tuple[int, ...]
 class PreparedTransfer:
     """A collective of n messages on the graph.
 
-    `fixed` (n,): the constant part of each message's latency in seconds, used if any is random;
-    `random`: by laws, the messages that draw from them. `moved`: by "from->to" of each hop, the
-    share of each worker's payload that passes it. `lines`: all lines that it uses.
+    `fixed` (n,): the constant part of each message's latency (s), used if any is random;
+    `random`: the messages that draw from laws, by law. `moved`: the share of each worker's payload
+    that passes a hop, by the hop's "from->to". `lines`: all lines in use.
     """
 
     plan: MessagePlan
@@ -50,8 +50,8 @@ class PreparedTransfer:
 class SharedNetwork:
     """The graph, the shared devices and the fabric of one run.
 
-    `topology`: None if only devices are shared. `lines`: those of the graph, before the devices'.
-    `offered`: for each line of changing capacity, the bytes that it could have carried up to a
+    `topology`: None if only devices are shared. `lines`: the graph's lines, before the devices'.
+    `offered`: for each line of changing capacity, the bytes that it could have carried before a
     time, that time, and its capacity since then.
     """
 
@@ -68,7 +68,7 @@ class SharedNetwork:
         self.fabric = Fabric([*capacities, *[1.0] * devices], per_flow)
 
     def next_change(self, line: int) -> tuple[float, float]:
-        """Return a line's next change: time (inf: none), and capacity from then on."""
+        """Return the next change of a line: its time (inf: none), and the new capacity."""
         return next(self._changes[line], (inf, self.offered[line][2]))
 
     def change(self, at: float, line: int, capacity: float) -> None:
@@ -79,7 +79,7 @@ class SharedNetwork:
         self.fabric.set_capacity(at, line, capacity)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
-        """Return the traffic of the lines up to the time `end` (s), as `Run.lines`."""
+        """Return the traffic of the lines until `end` (s), in the form of `Run.lines`."""
         moved, saturated = self.fabric.usage()
         rows = []
         for number, line in enumerate(self.lines):
@@ -104,9 +104,9 @@ class SharedNetwork:
 
 
 class FlowNetwork:
-    """One run's transfers: its random draws, and the bytes it moves, counted as `Traffic` does.
+    """The transfers of one run: their random draws, and their bytes, counted as in `Traffic`.
 
-    Bytes of links are those that the last `totals` added up.
+    `links` has the bytes of the last call of `totals`.
     """
 
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
@@ -121,12 +121,12 @@ class FlowNetwork:
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._formula = ClosedForm(scenario)
-        self.quiet_since = 0.0  # when the last collective ended (s)
+        self.quiet_since = 0.0  # end of the last collective (s)
         self._charged: set[str] = set()  # hops whose bytes are egress
         self._last: tuple[dict[tuple[str, Team], Array], dict[tuple[int, int], int]] | None = None
 
     def path(self, ranks: Team, lane: int = 0) -> int:
-        """Return the fabric's path through all ranks; each `lane` is a connection."""
+        """Return the fabric's path through all ranks; lanes are separate connections."""
         if (ranks, lane) not in self._paths:
             route = self.topology.route(ranks)
             latency = sum(law.expectation for law in route.laws)
@@ -137,7 +137,7 @@ class FlowNetwork:
         return self._paths[ranks, lane]
 
     def lines(self, ranks: Team) -> frozenset[int]:
-        """Return the lines that a transfer passes."""
+        """Return the lines of a transfer through all ranks."""
         return frozenset(self.topology.route(ranks).lines)
 
     def send(self, at: float, source: int, to: int, size: float) -> int:
@@ -154,7 +154,7 @@ class FlowNetwork:
         self._sent[source, to] += size
 
     def _message_latencies(self, source: int, to: int) -> Iterator[float]:
-        """Yield the latency of each message from one node to another, in seconds."""
+        """Yield the latencies (s) of successive messages from one node to another."""
         laws = self._overhead.of_message(self.topology.route((source, to)).laws)
         laws += self._formula.message_start(source, to)
         if all(law.is_constant for law in laws):
@@ -167,9 +167,9 @@ class FlowNetwork:
     def start(
         self, at: float, kind: str, team: Team, sizes: Sequence[float], drawn: bool = True
     ) -> int:
-        """Start a mean or gather of a team at `at` (s); return its ticket.
+        """Start a team's mean or gather at `at` (s); return its ticket.
 
-        `sizes`: bytes of each worker's payload. `drawn`: draw latencies, else take expected ones.
+        `sizes`: bytes of each worker's payload. `drawn`: whether latencies are drawn or expected.
         """
         way = self._formula.way(kind, max(sizes), team)
         delay = (way.delay or 0.0) + (0.0 if self.begun else self._settings.setup)
@@ -178,7 +178,7 @@ class FlowNetwork:
         delay += float(self._formula.waking(kind, max(sizes), at, free, team))
         prepared = self.prepared(kind, team, max(sizes))
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
-        payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
+        payloads += np.rint(sizes)  # whole bytes, as in `Traffic`
         latencies, overhead = None, self._overhead
         charge = partial(overhead.of_collective, passage=Passage(plan.rate, 1, plan.ring))
         added = charge(1.0, 1.0) != (1.0, 1.0) or overhead.hop_bytes
@@ -205,7 +205,7 @@ class FlowNetwork:
         return bool(self._payloads)
 
     def prepared(self, kind: str, team: Team, payload: float) -> PreparedTransfer:
-        """Return a team's collective, prepared once for all payloads of the same `Way`."""
+        """Return a team's collective, prepared once for all payloads with the same `Way`."""
         way = self._formula.way(kind, payload, team)
         if (way.key, team) not in self._prepared:
             self._prepared[way.key, team] = self._prepare(kind, way, team)
@@ -255,7 +255,7 @@ class FlowNetwork:
         return PreparedTransfer(plan, fixed[made.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
-        """Return the "from->to" of a hop, and record whether its bytes are egress."""
+        """Return a hop's "from->to", and record whether its bytes are egress."""
         name = self.topology.hop(source, to)
         if self.topology.charged(source, to):
             self._charged.add(name)
@@ -265,7 +265,7 @@ class FlowNetwork:
         return {key: sizes.copy() for key, sizes in self._payloads.items()}, dict(self._sent)
 
     def links(self) -> dict[str, float]:
-        """Return the bytes from place to place, by "from->to"."""
+        """Return the bytes between places, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(float)
         collectives, sent = self._last or self._counted()
         for key, payloads in collectives.items():
@@ -276,7 +276,7 @@ class FlowNetwork:
         return {name: float(total[name]) for name in sorted(total)}
 
     def totals(self) -> tuple[float, float]:
-        """Return the whole bytes so far in all, and those charged as egress."""
+        """Return the bytes so far in total (a whole number), and the egress bytes."""
         self._last = self._counted()
         links = self.links()
         charged = (size for name, size in links.items() if name in self._charged)

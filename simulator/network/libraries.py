@@ -1,17 +1,17 @@
-"""How NCCL and gloo carry out a collective of a given size: algorithm, and added time.
+"""Model the algorithms of NCCL and gloo for a collective of some size, and their added time.
 
 NCCL's tuner (NVIDIA/nccl, src/graph/tuning.cc at commit b6475625, NCCL 2.21) estimates latency and
-bandwidth of every algorithm and protocol, and takes the one that would end first. Its constants
-here, in microseconds and GB/s, come from that file. The tuner ignores distance: the latency of
-[network] prolongs a collective, and changes no choice.
+bandwidth of every algorithm and protocol, and chooses the fastest. Its constants here, in
+microseconds and GB/s, come from that file. The tuner ignores distance: the latency of [network]
+prolongs a collective, but does not change the choice.
 
-BytePS (bytedance/byteps, common/core_loops.cc) cuts gradients into chunks. Each one is reduced
-among the devices of a box, copied to the host, pushed to a server, pulled, copied back and
-gathered. These stages work on different chunks at once.
+BytePS (bytedance/byteps, common/core_loops.cc) cuts gradients into chunks. A chunk is reduced in a
+box, copied to the host, pushed to a server, pulled, copied back and gathered. These stages work on
+different chunks at once.
 
-gloo's ring (facebookincubator/gloo, gloo/allreduce.cc and allgather.cc, as PyTorch calls it) cuts
-payloads into segments of which two are in flight. A segment leaves after the receiver's
-notification (gloo/transport/tcp/pair.cc, sendNotifyRecvReady): a hop takes two latencies.
+gloo's ring (facebookincubator/gloo, gloo/allreduce.cc and allgather.cc, as called by PyTorch) cuts
+payloads into segments, two of which are in flight. A segment leaves after the receiver's
+notification (gloo/transport/tcp/pair.cc, sendNotifyRecvReady), so a hop takes two latencies.
 """
 
 from math import ceil, inf
@@ -24,9 +24,9 @@ CHUNK = 4_096_000
 SEGMENT = 2**20
 """Bytes of gloo's largest segment (allreduce.h, kMaxSegmentSize)."""
 NVLINK = 26e9
-"""Bytes per second above which the links between devices must be NVLink: beyond PCIe 4.0 x16."""
+"""Bytes/s above which links between devices must be NVLink (faster than PCIe 4.0 x16)."""
 RDMA = 12.5e9
-"""Bytes per second from which a card is assumed close to the GPU, where LL128 is safe."""
+"""Bytes/s from which a card is assumed to be close to the GPU, so that LL128 is safe."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 BASE = {"double-tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
@@ -37,7 +37,7 @@ HOPS = {
 }
 LL_MOST = (87.7, 39.0, 20.4)  # on one host of A100s or later; on two, and on more with Intel CPUs
 PLATEAU = 1.4  # factor of Ring/Simple's latency between hosts, from compute capability 8.0 on
-CHANNELS = 16  # channels, which set the size from which the plateau counts
+CHANNELS = 16  # channels, which set the size at which the plateau begins
 CORRECTION = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
     (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + (0.6,) * 6 + (0.8, 0.9, 0.9, 0.9, 0.9, 1),
@@ -47,10 +47,10 @@ CORRECTION = (
 
 
 class Cluster(NamedTuple):
-    """The part of a cluster that NCCL's tuner uses.
+    """The inputs of NCCL's tuner.
 
-    `ranks`: devices in all. `ring`, `tree`: bytes/s of payload over the busiest card with that
-    algorithm. `inner`: bytes/s of links inside hosts.
+    `ranks`: total number of devices. `ring`, `tree`: payload bytes/s over the busiest card with
+    that algorithm. `inner`: bytes/s of links inside hosts.
     """
 
     ranks: int
@@ -61,9 +61,9 @@ class Cluster(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An algorithm and protocol of NCCL: latency, and total `seconds` of a collective.
+    """An algorithm and protocol of NCCL: its latency, and the `seconds` of a collective.
 
-    `slowdown`: transmission time relative to that at the card's full bandwidth.
+    `slowdown`: transmission time relative to the time at the card's full bandwidth.
     """
 
     algorithm: str
@@ -107,7 +107,7 @@ def _ring(cluster: Cluster, number: int, size: float, gather: bool) -> tuple[flo
 
 
 def _tree(cluster: Cluster, number: int, size: float) -> tuple[float, float, float]:
-    """Return a double tree's rate, latency and share per step, as `_ring` does."""
+    """Return a double tree's rate, latency and share per step; see `_ring`."""
     hosts, full = cluster.hosts, cluster.tree
     rates = (
         min(0.92 * full / 3.8, _ll_most(hosts)),
@@ -135,38 +135,38 @@ def nccl_choice(cluster: Cluster, size: float, gather: bool = False) -> Choice:
 
 
 class Loops(NamedTuple):
-    """The ring of NCCL: `loops` of `hops` steps, each of one chunk a channel.
+    """The ring of NCCL: `loops` of `hops` steps, with one chunk per step and channel.
 
-    A step of protocol Simple, which carries what is large, moves 4 of a channel's 8 buffers of
-    512 KiB as two slices, one after the other (src/include/device.h, ALLREDUCE_CHUNKSTEPS and
-    ALLREDUCE_SLICESTEPS; NCCL_BUFFSIZE).
+    With protocol Simple, for large payloads, a step moves 4 of a channel's 8 buffers of 512 KiB as
+    two successive slices (src/include/device.h, ALLREDUCE_CHUNKSTEPS and ALLREDUCE_SLICESTEPS;
+    NCCL_BUFFSIZE).
     """
 
     loops: int
     hops: int
 
     def latency(self, held: float, path: float) -> float:
-        """Return what latency adds to `held` seconds of transmission; `path`: that of all hops.
+        """Return the seconds that latency adds to `held` s of transmission.
 
-        A rank passes a slice on when it has come, while the slice before is under way, so that of
-        a step's latency only what exceeds half of its transmission keeps links waiting.
+        `path`: total latency of all hops. A rank forwards a slice while the next one arrives, so
+        links wait only for the part of a step's latency that exceeds half of its transmission.
         """
         hop, step = path / self.hops, held / (self.loops * self.hops)
         return hop + self.loops * (self.hops - 1) * max(0.0, hop - step / 2)
 
 
 LOOP = 2 * 2**21
-"""Bytes that each rank has of a loop: a chunk of 2 MiB in each of two channels."""
+"""Bytes per rank and loop: a chunk of 2 MiB in each of two channels."""
 
 
 def nccl_loops(ranks: int, size: float, gather: bool = False) -> Loops:
-    """Return how NCCL's ring cuts up a mean of `size` bytes, or a gather of `size` from each."""
+    """Return NCCL's loops for a mean of `size` bytes, or for a gather of `size` per rank."""
     chunk = size if gather else size / ranks
     return Loops(max(1, ceil(chunk / LOOP)), (ranks - 1) * (1 if gather else 2))
 
 
 class Segments(NamedTuple):
-    """The ring of gloo: `phases` of `segments`, each `share` of the payload, over `hops`."""
+    """The ring of gloo: `phases` of `segments` over `hops`; `share`: payload per segment."""
 
     phases: int
     segments: int
@@ -174,17 +174,18 @@ class Segments(NamedTuple):
     hops: int
 
     def latency(self, held: float, path: float) -> float:
-        """Return seconds added to `held` s of transmission; `path`: latency of all hops.
+        """Return the seconds that latency adds to `held` s of transmission.
 
-        With two segments in flight, the two latencies l of one hide behind the transmission s of
-        the previous one. A phase of n takes n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
+        `path`: total latency of all hops. With two segments in flight, the two latencies l of one
+        hide behind the transmission s of the previous one. A phase of n segments takes
+        n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
         """
         twice = 2 * path / self.hops
         stall = max(0.0, twice - held / (self.phases * self.segments))
         return self.phases * (twice + (self.segments - 1) // 2 * stall)
 
     def messages(self, team: Team) -> Messages:
-        """Return segments as messages; a worker sends after receiving the last but one."""
+        """Return the segments as messages; a worker sends after receiving the last but one."""
         builder, size = MessageBuilder(), len(team)
         pairs = [(team[n], team[(n + 1) % size]) for n in range(size)]
         sent: list[list[int]] = []
@@ -198,7 +199,7 @@ class Segments(NamedTuple):
 
 
 def gloo_segments(workers: int, size: float, gather: bool = False) -> Segments:
-    """Return how gloo cuts `size` bytes among two or more workers."""
+    """Return gloo's segments of `size` bytes for two or more workers."""
     if gather:
         return Segments(1, 2 * (workers - 1), 0.5, workers - 1)
     least = 2 * workers

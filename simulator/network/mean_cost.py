@@ -1,4 +1,4 @@
-"""Cost of one mean of the whole model, and of one message, with either network model."""
+"""Compute the cost of a mean of the whole model, and of a message, with either network model."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,10 +10,10 @@ from .closed_form import ClosedForm, CollectiveCost
 
 
 def mean_cost(scenario: Scenario) -> CollectiveCost:
-    """Return the expected cost of averaging the whole model, with no other traffic.
+    """Return the expected cost of averaging the whole model without other traffic.
 
-    With `model = "flows"` the mean is simulated, at time 0 and with the expected latencies: once
-    without bytes, which leaves the latency, and once with them.
+    With `model = "flows"` the mean is simulated at time 0 with the expected latencies: once
+    without bytes, for the latency alone, and once with them.
     """
     if scenario.network.closed_form or scenario.cluster.workers == 1:
         return ClosedForm(scenario).mean_cost()
@@ -24,7 +24,7 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     network = scenario.network.model_copy(update={"setup": 0})
     bare = scenario.model_copy(update={"network": network})
     ends = []
-    # a library's choice depends on the size, and its overhead is neither latency nor transmission
+    # a library's choice depends on size, and its overhead is neither latency nor transmission
     for size in sizes if scenario.network.library == "ideal" else sizes[1:]:
         topology = Topology(bare)
         shared = SharedNetwork(topology, seed=0, devices=0)
@@ -60,10 +60,10 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
 
 
 def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | None]:
-    """Return a function from a rank to the rank that sends it the model (None: none).
+    """Return a function from a rank to the rank that sends the model to it, or None.
 
-    The server sends it if it has the model (`served`) or makes the means; else worker 0 does, and
-    worker 1 sends it to worker 0.
+    The server sends it if it has the model (`served`) or computes the means. Otherwise worker 0
+    does, and worker 1 sends it to worker 0.
     """
     workers = scenario.cluster.workers
     if served or scenario.network.collective == "server":
@@ -72,10 +72,10 @@ def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | N
 
 
 def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[float, float]]:
-    """Return a function from a rank to the expected times (s) of its download.
+    """Return a function from a rank to the expected transmission and latency (s) of its download.
 
-    The times are those on the link of its `download_source`, and the latency. A server's messages
-    also pass its network card.
+    The transmission is on the link from its `download_source`. A server's messages also pass its
+    network card.
     """
     workers, cost = scenario.cluster.workers, message_cost(scenario)
     source = download_source(scenario, served)

@@ -1,7 +1,7 @@
-"""Compute what TCP leaves of a link: headers, acknowledgements, windows, and slow start.
+"""Compute the effects of TCP on a link: headers, acknowledgements, windows, and slow start.
 
 No constant is fitted to the collectives of docs/transport.md, which measures the errors of these
-rules over links of the kernel. Sizes are bytes, times seconds.
+rules over links of the kernel. Sizes are in bytes, times in seconds.
 """
 
 import tomllib
@@ -17,25 +17,25 @@ from ..scenario.overhead import Overhead
 from ..scenario.scenario import Scenario
 
 HEADERS = 20 + 20 + 12  # IPv4 (RFC 791), TCP (RFC 9293), its timestamps (RFC 7323)
-FRAME = 14  # Ethernet's header, which the token bucket of a shaped link counts, too
-PER_ACK = 2  # full segments that are acknowledged at once (RFC 9293, 3.8.6.3)
+FRAME = 14  # Ethernet's header, which the token bucket of a shaped link also counts
+PER_ACK = 2  # full segments per acknowledgement (RFC 9293, 3.8.6.3)
 INITIAL = 10  # segments of the first window (RFC 6928)
-IDLE = 0.2  # plus a round trip: Linux's time-out, after which an idle connection's window halves
+IDLE = 0.2  # plus a round trip: Linux's time-out until an idle connection's window halves
 MEASURED = Path(__file__).with_name("transport.toml")
-WINDOW = 3 * 2**20  # of one socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
+WINDOW = 3 * 2**20  # per socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
 
-CHANNELS = 2  # least number of NCCL's channels, with separate connections (src/graph/connect.cc)
+CHANNELS = 2  # NCCL's least number of channels, with separate connections (src/graph/connect.cc)
 
 GLOO = 2 * (48 + 48 + HEADERS + FRAME)
-"""Overhead bytes of a hop of gloo: headers (pair.h, struct Op) of a segment and of the notification
-that the receiver is ready, each in a packet."""
+"""Overhead bytes of a hop of gloo: headers (pair.h, struct Op) of a segment and of the receiver's
+notification, each in a packet."""
 
 
 HOST = 1.37e9
-"""Bytes per second that gloo's one thread takes in, adds up and sends on, while its link waits:
-two hosts with 40 Gbit/s cards move 1.073 GB/s (pytorch/gloo#248), which 1/5 + 1/1.37 ns give."""
+"""Bytes/s that gloo's only thread receives, sums and sends, while its link waits: two hosts with
+40 Gbit/s cards reach 1.073 GB/s (pytorch/gloo#248), the result of 1/5 + 1/1.37 ns."""
 HOSTS = (0.65e9, 2.4e9)
-"""The same of slow and of fast hosts: 5 and 19 Gbit/s over the fastest cards."""
+"""The same for slow and fast hosts: 5 and 19 Gbit/s over the fastest cards."""
 
 
 def payload(mtu: int) -> int:
@@ -44,21 +44,21 @@ def payload(mtu: int) -> int:
 
 
 def share(mtu: int, frame: int = FRAME) -> float:
-    """Return the share of a link's bytes that is payload."""
+    """Return the share of payload in a link's bytes."""
     return payload(mtu) / (mtu + frame)
 
 
 def acknowledgements(mtu: int) -> float:
-    """Return the bytes of acknowledgements that travel back, per byte of full packets."""
+    """Return the bytes of returning acknowledgements per byte of full packets."""
     return (HEADERS + FRAME) / (PER_ACK * (mtu + FRAME))
 
 
 def start(sizes: Iterable[float], rate: float, round_trip: float, first: float) -> float:
-    """Return the seconds by which slow start delays messages that follow each other.
+    """Return the seconds by which slow start delays successive messages.
 
-    The messages, of `sizes`, share one connection of `rate` bytes/s, whose window is `first` bytes
-    and grows by all acknowledged bytes, so doubles every round trip (RFC 5681). While it is below
-    `rate` times `round_trip`, the sender idles for the rest of each round trip that is not a
+    The messages, of `sizes`, share one connection of `rate` bytes/s, whose window starts at `first`
+    bytes and grows by all acknowledged bytes, so it doubles every round trip (RFC 5681). While it
+    is below `rate` times `round_trip`, the sender idles for the rest of every round trip except a
     message's last.
     """
     window, lost = first, 0.0
@@ -77,15 +77,15 @@ def start(sizes: Iterable[float], rate: float, round_trip: float, first: float) 
 def resumed(first: float, sent: float, halvings: int) -> float:
     """Return the window of a connection that was idle after `sent` bytes (RFC 2861).
 
-    It halves with each time-out of idleness, down to the `first` window (bytes).
+    It halves with every time-out while idle, down to the `first` window (bytes).
     """
     return max(first, ldexp(first + sent, -halvings))
 
 
 def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) -> float:
-    """Return the seconds that a token bucket saves messages that follow each other.
+    """Return the seconds that a token bucket saves successive messages.
 
-    It begins full, lets `burst` bytes pass at once, and refills at `rate` bytes/s during the
+    The bucket starts full, passes `burst` bytes at once, and refills at `rate` bytes/s during the
     `latency` (s) before the next message.
     """
     tokens, saved = burst, 0.0
@@ -96,7 +96,7 @@ def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) ->
     return saved
 
 
-# By a scenario's [network]
+# Effects on a scenario's [network]
 
 
 def one_way(network: Network) -> bool:
@@ -111,7 +111,7 @@ def on_one(network: Network, kind: str) -> bool:
 
 
 def usable(network: Network) -> float:
-    """Return the share of a link's bandwidth for payload, 1 with ideal transport."""
+    """Return the share of payload in a link's bandwidth, 1 with ideal transport."""
     if network.transport == "ideal":
         return 1.0
     back = 0.0 if one_way(network) else acknowledgements(network.mtu)
@@ -124,32 +124,32 @@ def connections(network: Network) -> int:
 
 
 def window(network: Network, own: float | None) -> float:
-    """Return the most bytes in flight between two nodes; `own`: the configured window."""
+    """Return the largest number of bytes in flight between two nodes; `own`: configured window."""
     if network.transport == "ideal":
         return own or inf
     return (own or WINDOW) * connections(network)
 
 
 def first_window(network: Network) -> float:
-    """Return the bytes of the first window between two nodes."""
+    """Return the first window between two nodes, in bytes."""
     return (network.slow_start or INITIAL * payload(network.mtu)) * connections(network)
 
 
 @cache
 def measured() -> dict[str, float]:
-    """Return the results of docs/transport.md's experiment, which writes the file.
+    """Return the results of the experiment in docs/transport.md, which writes the file.
 
-    `cells`: their number; `longer`, `most`: median and 95th percentile of the time that TCP adds,
-    relative to that without. `gloo`: seconds of a mean in gloo itself. `collectives`: number of
-    those that the simulator predicts; `low`, `median`, `high`: quantiles of their measured over
-    predicted time at 5, 50 and 95 %. `hosts`: number of published hosts that move less through
-    NCCL's sockets than their cards could; `hosts_low` and so on: their bytes per second.
+    `cells`: number of experiments; `longer`, `most`: median and 95th percentile of the time that
+    TCP adds, relative to the time without. `gloo`: seconds of a mean in gloo itself.
+    `collectives`: number of predicted collectives; `low`, `median`, `high`: 5, 50 and 95 %
+    quantiles of measured over predicted time. `hosts`: number of published hosts whose NCCL
+    sockets are slower than their cards; `hosts_low` and so on: their bytes per second.
     """
     return tomllib.loads(untrusted.text(MEASURED))
 
 
 class Missed(NamedTuple):
-    """Measured over predicted time of `number` collectives: quantiles at 5, 50 and 95 %."""
+    """Quantiles (5, 50, 95 %) of measured over predicted time of `number` collectives."""
 
     low: float
     median: float
@@ -160,8 +160,8 @@ class Missed(NamedTuple):
 def missed(network: Network) -> Missed:
     """Return the errors of these rules for [network] without a profile.
 
-    Hosts may move less than the slowest line could: a socket is as fast as one core, and the rates
-    known are those of NCCL's sockets. gloo's one thread is a part of its law.
+    Hosts may be slower than the slowest line: a socket is as fast as one core, and the published
+    rates are those of NCCL's sockets. gloo's law includes its only thread.
     """
     values = measured()
     seen = Missed(values["low"], values["median"], values["high"], int(values["collectives"]))
@@ -187,9 +187,9 @@ def rates(network: Network) -> list[float]:
 
 
 def carried(network: Network) -> Iterator[float]:
-    """Yield the payload rate (bytes/s) of [network]'s lines, limited by windows.
+    """Yield the payload rates (bytes/s) of [network]'s lines, as limited by windows.
 
-    Factors of hosts are relative to these rates: a window slows a fast card down already.
+    Factors of hosts are relative to these rates, because a window may already slow a fast card.
     """
     lines = [(network, network.latency), *((line, line.latency) for line in network.link)]
     for line, its in lines:
@@ -204,9 +204,9 @@ def carried(network: Network) -> Iterator[float]:
 
 
 def gloo() -> dict[str, float]:
-    """Return what gloo adds to its collectives and polls, by key of [[overhead]].
+    """Return gloo's overheads of collectives and polls, by key of [[overhead]].
 
-    A poll goes to all other workers at once, after their notifications of readiness.
+    A poll reaches all other workers at once, after their notifications of readiness.
     """
     return {
         "hop_bytes": GLOO,
@@ -217,10 +217,10 @@ def gloo() -> dict[str, float]:
 
 
 def costs(scenario: Scenario) -> Overhead:
-    """Return a scenario's overheads, relative to the bandwidth that TCP leaves.
+    """Return a scenario's overheads, relative to the bandwidth after TCP's headers.
 
-    Factors measured relative to the nominal bandwidth include headers already. Without a profile,
-    factors are the medians of collectives over links of the kernel, and gloo's overheads.
+    Factors relative to the nominal bandwidth already include headers. Without a profile, factors
+    are the medians of collectives over links of the kernel, plus gloo's overheads.
     """
     overhead, network = scenario.costs, scenario.network
     profile, payload_share = scenario.calibration, usable(network)
@@ -239,7 +239,7 @@ def costs(scenario: Scenario) -> Overhead:
         bare = (
             overhead.transmission_factor == overhead.message_factor == 1 and not overhead.hop_bytes
         )
-        fraction = 1.0 if bare else payload_share  # a measured factor is relative to nominal links
+        fraction = 1.0 if bare else payload_share  # measured factors are relative to nominal links
         update = {
             "message_factor": overhead.message_factor * fraction,
             "transmission_factor": overhead.transmission_factor

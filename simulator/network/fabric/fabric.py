@@ -1,28 +1,29 @@
-"""Transfers over lines that they share max-min fairly, in simulated time: a flow-level model.
+"""Simulate transfers over lines that they share max-min fairly: a flow-level model.
 
-*Flow-level* means that the unit is a transfer, not a packet: a transfer first pays the latency of
-its path and then flows over all its lines at once, like water through pipes, at a rate that changes
-only when some transfer begins or ends or a line's capacity changes. Packets, queues and losses do
-not exist; TCP is represented by its window. SimGrid models
-networks in the same way, and was given the same transfers (docs/evidence/simgrid.md).
+*Flow-level* means that the unit is a transfer, not a packet: a transfer waits for the latency of
+its path and then flows over all its lines at once, like water through pipes. Its rate changes only
+when a transfer begins or ends, or when a line's capacity changes. There are no packets, queues or
+losses; TCP is represented by its window. docs/evidence/simgrid.md compares the same transfers with
+SimGrid's, which uses the same model.
 
 A *line* is one direction of a link or network card; a *path* is a set of lines with a latency.
 Collectives are plans of messages that wait for one another (`messages.py`). A *ticket* is the
-number that `send` or `start` returns and `advance` reports at the end; a collective has one.
+number that `send` or `start` returns, and that `advance` reports at the end; a collective has one.
 
 The caller registers paths, starts transfers at or after `clock`, and calls `advance`, which runs a
 compiled loop (`transfers.py`) over the tables of `records.py` until tickets end. It is compiled
-because a ring among 256 workers is 130,000 messages. It is local: an event changes only the rates
-of the flows that it can concern (`sharing.py`), to exactly those of a solution for all flows.
+because a ring among 256 workers has 130,000 messages. It is local: an event updates only the rates
+of flows that it can affect (`sharing.py`), and they equal those of a solution for all flows.
 
 Invariants:
 - Time never goes back: nothing may be started or changed before `clock`.
-- Every rate is max-min fair whenever time passes; all events of one instant are handled
-  before rates are computed, so their order at that instant does not change the rates.
-- Equal inputs give equal bits: ties go by ticket, then by message; sums of rates are compensated.
+- Every rate is max-min fair whenever time passes; all events of an instant are handled before
+rates are computed, so their order at that instant does not change the rates.
+- Equal inputs give equal bits: ties are ordered by ticket, then by message; sums of rates are
+compensated.
 - The kernel never allocates. If a table might be too small for the next event, it returns ROOM
-  before it, and is called again with larger tables: never store a reference to a table.
-- Plain numbers only: no other file of Paceline is imported, so that the model can be tested alone.
+first, and is called again with larger tables: never store a reference to a table.
+- Plain numbers only: the model imports no other file of Paceline, so it can be tested alone.
 
 After a change: tests/network/test_fabric.py (against a slow reference solver, bit for bit where the
 order is the same) and tests/lab/bench/parts.py (microseconds a message).
@@ -42,7 +43,7 @@ from .records import Array, Tables
 
 @dataclass
 class _Loaded:
-    """A plan in the tables: its first row of MESSAGE, the messages without waits, free RUNs."""
+    """A plan in the tables: its first row of MESSAGE, messages without waits, and free RUNs."""
 
     message: int
     firsts: Array
@@ -51,9 +52,9 @@ class _Loaded:
 
 
 class Fabric:
-    """Lines and the transfers over them. Seconds, bytes, bytes/s; the clock starts at 0.
+    """Lines and their transfers, in seconds, bytes and bytes/s; the clock starts at 0.
 
-    `capacities`: bytes/s of each line, inf: unlimited. `per_flow`: the lines that give their whole
+    `capacities`: bytes/s of each line, inf: unlimited. `per_flow`: lines that give their whole
     capacity to every flow.
     """
 
@@ -85,14 +86,13 @@ class Fabric:
         limit: float = inf,
         serial: bool = False,
     ) -> int:
-        """Register a path over `lines`, each named once; return its number.
+        """Register a path over distinct `lines`; return its number.
 
-        A transfer's rate is at most `limit`.
-        On a `serial` path transfers flow one after another, as messages of one connection.
-        Raises ValueError for a line named twice.
+        A transfer's rate is at most `limit`. On a `serial` path transfers flow one after another,
+        as messages of one connection. Raises ValueError for a duplicate line.
         """
         if len(set(lines)) < len(lines):
-            raise ValueError("a line occurs twice on a path; name each once")
+            raise ValueError("a line occurs twice on a path; name it once")
         number = self._tables.append("paths", 1)
         at = self._tables.append("path_lines", len(lines))
         self._tables.path_lines[at : at + len(lines)] = lines
@@ -104,7 +104,7 @@ class Fabric:
     def send(self, at: float, path: int, size: float, latency: float | None = None) -> int:
         """Start a transfer of `size` bytes at `at`; return its ticket.
 
-        `latency`: its latency (s); None: that of the path.
+        `latency`: the transfer's latency (s); None: the path's latency.
         """
         self._check(at)
         ticket = self._ticket()
@@ -118,8 +118,8 @@ class Fabric:
     ) -> int:
         """Start a collective at `at` (s); return its ticket, one for all messages.
 
-        `sizes`: the payload of each worker in bytes; `latencies`: seconds of each message; None:
-        those of the paths.
+        `sizes`: payload of each worker in bytes; `latencies`: latency of each message (s); None:
+        the paths' latencies.
         """
         self._check(at)
         loaded = self._plans.get(plan) or self._load(plan)
@@ -139,7 +139,7 @@ class Fabric:
         return ticket
 
     def cancel(self, at: float, ticket: int) -> None:
-        """Remove a ticket's transfers at `at` (s), including those that have not started.
+        """Remove a ticket's transfers at `at` (s), including transfers that have not started.
 
         The ticket is not reported, unless it ends before `at`.
         """
@@ -150,11 +150,11 @@ class Fabric:
         self._order(at, line, capacity)
 
     def advance(self, until: float) -> tuple[float, list[int]] | None:
-        """Run to the first instant, `until` at the latest, at which tickets end.
+        """Run until tickets end, or to `until`; return the time (s) and the ended tickets.
 
-        Return that time (s) and the tickets, in order; None if none ends by then: the clock is then
-        at `until`, or unchanged if `until` is inf and nothing moves. The next call may return the
-        same time again, as transfers that the caller starts at that time may take no time.
+        Return None if no ticket ends by then: the clock is at `until`, or unchanged if `until` is
+        inf and nothing moves. The next call may return the same time again, because transfers that
+        the caller starts at that time may take no time.
         """
         while True:
             while self._orders and self._orders[0][0] <= self._clock[0]:
@@ -173,7 +173,7 @@ class Fabric:
                 self._tables.more_room()
 
     def usage(self) -> tuple[Array, Array]:
-        """Return bytes carried by each line so far, and its seconds of saturation."""
+        """Return the bytes of each line so far, and its seconds of saturation."""
         flows, hops = self._tables.flows, self._tables.hops[: self._tables.state["hops"][0]]
         carried = flows["size"] - flows["left"] + flows["pace"] * (self.clock - flows["since"])
         carried = np.where(flows["flowing"] > 0, np.minimum(carried, flows["size"]), 0.0)
@@ -212,7 +212,7 @@ class Fabric:
     def _load(self, plan: MessagePlan) -> _Loaded:
         """Write a plan into the tables. Raises ValueError for a plan without messages."""
         if not len(plan.paths):
-            raise ValueError("a plan without messages never ends; give it one or more")
+            raise ValueError("a plan without messages never ends; add a message")
         count = len(plan.paths)
         first = self._tables.append("messages", count)
         offset = self._tables.append("followers", len(plan.followers))
@@ -225,7 +225,7 @@ class Fabric:
         return loaded
 
     def _new_run(self, plan: MessagePlan, loaded: _Loaded) -> int:
-        """Add a RUN of a plan, so that one more of its collectives can be under way."""
+        """Add a RUN of a plan, for one more concurrent collective."""
         count = len(plan.paths)
         number = self._tables.append("runs", 1)
         waits = self._tables.append("waits", count)

@@ -1,6 +1,6 @@
-"""Messages of a collective: sender, receiver, size, and the messages that must arrive before.
+"""Describe a collective's messages: sender, receiver, size, and the messages that they wait for.
 
-They have no times: a network gives every route a path, from which times follow. A collective
+Messages have no times; those follow from the paths that a network gives to routes. A collective
 starts when its last worker has joined, and ends for all when its last message has arrived. A
 message carries `share` times the payload of worker `origin`. `MessageBuilder` makes messages.
 """
@@ -14,15 +14,15 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Team = Sequence[int]
-"""The ranks that take part in a collective, in order."""
+"""The ranks of a collective's workers, in order."""
 
 
 @dataclass(frozen=True, eq=False)
 class MessagePlan:
     """The n messages of a collective on the paths of a fabric.
 
-    `paths` (n,): the path of each message. `shares` (n,): bytes per byte of the payload of worker
-    `origins` (n,). `waits` (n,): the number of messages that each waits for.
+    `paths` (n,): path of each message. `shares` (n,): bytes per byte of the payload of worker
+    `origins` (n,). `waits` (n,): number of messages that a message waits for.
     `followers[offsets[i] : offsets[i + 1]]`: the messages that wait for message i.
     """
 
@@ -40,7 +40,7 @@ class Messages:
 
     `routes`: the ranks that a message passes: two, or more for a pipelined chain, which is one
     transfer over all its hops. A route with several lanes occurs once per lane. `route` (n,): index
-    into `routes`. `share`, `origin` (n,): as in the module's first lines. Message i waits for
+    into `routes`. `share`, `origin` (n,): see the module's docstring. Message i waits for
     `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
     """
 
@@ -52,7 +52,7 @@ class Messages:
     after: Array
 
     def plan(self, paths: Sequence[int]) -> MessagePlan:
-        """Put the messages on paths of a fabric, one for each of `routes`."""
+        """Assign the messages to paths of a fabric, one path per route."""
         waits = np.diff(self.offsets)
         followers = np.repeat(np.arange(len(waits)), waits)[np.argsort(self.after, kind="stable")]
         counts = np.bincount(self.after, minlength=len(waits))
@@ -63,9 +63,9 @@ class Messages:
 
 
 class MessageBuilder:
-    """Builder of the messages of a collective, in an order in which each waits for earlier ones.
+    """Builder of a collective's messages; messages wait for earlier ones only.
 
-    `last`: by rank, the messages that a worker waits for before it sends again.
+    `last`: the messages by rank that a worker waits for before it sends again.
     """
 
     def __init__(self) -> None:
@@ -77,9 +77,9 @@ class MessageBuilder:
     def add(
         self, routes: Sequence[tuple[int, ...]], share: float, after: list[list[int]], lane: int = 0
     ) -> list[int]:
-        """Add a message per route, which waits for those in `after`; return numbers.
+        """Add a message per route, which waits for the messages `after`; return numbers.
 
-        Messages of one route and `lane` follow each other; each lane is a separate connection.
+        Messages of one route and `lane` are sent in order; each lane is a separate connection.
         """
         keys = [(route, lane) for route in routes]
         number = [self._routes.setdefault(key, len(self._routes)) for key in keys]
@@ -91,13 +91,13 @@ class MessageBuilder:
         )  # fmt: skip
 
     def after_both(self, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-        """Return, for each pair, the messages after which both workers are free."""
+        """Return for each pair the messages after which both workers are free."""
         return [sorted({*self.last.get(a, []), *self.last.get(b, [])}) for a, b in pairs]
 
     def ring(self, team: Team, laps: int, share: float, passing_on: bool = False) -> list[int]:
         """Add `laps` times m - 1 steps around a ring; return the last step's messages.
 
-        `passing_on`: a worker sends on the payload that it just received, instead of its own.
+        `passing_on`: a worker forwards the payload that it just received, not its own.
         """
         m = len(team)
         if m == 1:
@@ -105,7 +105,7 @@ class MessageBuilder:
         members = np.array(team)
         steps = laps * (m - 1)
         pairs = list(zip(team, [*team[1:], team[0]], strict=True))
-        before = self.after_both(pairs)  # no part of a ring is sent before its first part can be
+        before = self.after_both(pairs)  # the first part of a ring goes first
         begun = self.add(pairs, share, before)
         first, place = begun[0], np.arange(m)
         step = np.arange(1, steps)[:, None]
@@ -133,7 +133,7 @@ class MessageBuilder:
         return list(range(first, self._count))
 
     def messages(self) -> Messages:
-        """Return the messages written so far."""
+        """Return the messages added so far."""
         empty = (np.zeros(0, int), np.zeros(0), *[np.zeros(0, int)] * 3)
         columns = zip(*[empty, *self._rows], strict=True)
         route, share, origin, waits, after = map(np.concatenate, columns)

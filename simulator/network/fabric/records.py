@@ -1,4 +1,4 @@
-"""The tables of the fabric, which its compiled loop (`transfers.py`) reads and writes."""
+"""Define the tables of the fabric, which its compiled loop (`transfers.py`) reads and writes."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,9 +11,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _F, _I = "f8", "i8"
 
-# numba's cache on disk detects a change in a compiled function's file, but not in the files of the
-# functions that it calls. So the type of STATE, which all of them take, has a name with a checksum
-# of all kernel files: a change in any of them compiles all anew.
+# numba's cache on disk detects a change in a compiled function's file, but not in the files of its
+# callees. So the type of STATE, an argument of all functions, contains a checksum of all kernel
+# files: a change in any file recompiles all.
 _KERNEL = ("sharing", "transfers")
 _SOURCES = crc32(b"".join(Path(__file__).with_name(f"{n}.py").read_bytes() for n in _KERNEL))
 
@@ -22,8 +22,8 @@ STATE = np.dtype(
     + [(name, _I) for name in ("solved", "slots", "hops", "events", "touched", "crew", "ended")]
     + [("stamp", _I), ("longest", _I), ("starting", _I), (f"sources_{_SOURCES:08x}", _I)]
 )
-"""Rows of each table in use, and counts. `touched`: lines, and `crew`: flows that the next solution
-concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines on the longest path;
+"""Used rows of each table, and counts. The next solution covers `touched` lines and `crew` flows,
+both marked by `stamp`; `ended`: tickets to report; `longest`: number of lines on the longest path;
 `starting`: serial paths that may start a transfer at the end of the instant.
 """
 
@@ -32,32 +32,32 @@ LINE = np.dtype(
     + [(name, _I) for name in ("first", "flows", "bound", "per_flow", "open", "full", "stamp")]
     + [("touched", _I)]
 )
-"""A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: the HOP
-of its first flow; `bound`: number of flows that this line limits; `full`: saturated, from `since`
-on; `open`: number of its flows without a rate while rates are computed. `touched[i]`: the i-th line
-touched."""
+"""A line. `used` + `carry`: the compensated sum of its flows' rates (Neumaier); `first`: the HOP of
+its first flow; `bound`: number of flows that this line limits; `full`: saturated from `since` on;
+`open`: number of its flows without a rate during a solution. `touched[i]`: the i-th touched
+line."""
 
 FLOW = np.dtype(
     [(name, _F) for name in ("size", "left", "rate", "pace", "since")]
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
     + [(name, _I) for name in ("flowing", "bound", "open", "stamp", "crew", "ended")]
 )
-"""A row for one transfer on one path, reused; `next`: the next free, or waiting, row of the path;
-`hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`; `rate`: as
-computed last, `bound`: the line that limits it, -1 for its path's limit.
-`crew[i]`, `ended[i]`: the i-th flow concerned, the i-th ticket that ended."""
+"""A reusable row for one transfer on one path; `next`: the next free or waiting row of the path;
+`hop`, `hops`: its rows of HOP. At `since`, `left` bytes remained, at the rate `pace`; `rate`: the
+latest solution, `bound`: the line that limits it, -1 for its path's limit.
+`crew[i]`, `ended[i]`: the i-th flow of the crew, the i-th ended ticket."""
 
 HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
-"""A flow on a line, in the line's list."""
+"""An entry of a line's list of flows."""
 
 PATH = np.dtype(
     [(name, _F) for name in ("latency", "limit")]
     + [(name, _I) for name in ("line", "lines", "free", "serial", "busy", "head", "tail")]
     + [("start", _I), ("listed", _I)]
 )
-"""A path; `line`, `lines`: its part of `path_lines`; `free`: a FLOW or -1. `serial`: its transfers
-flow one after another; `busy`: the one flowing, `head` to `tail`: the queue behind it, each a FLOW
-or -1. `start[i]`: the i-th path whose queue may move on, `listed` if it is among them."""
+"""A path; `line`, `lines`: its part of `path_lines`; `free`: a FLOW or -1. `serial`: whether its
+transfers flow one after another; `busy`: the one that flows, `head` to `tail`: its queue (FLOWs or
+-1). `start[i]`: the i-th path whose queue may advance; `listed`: whether it is one of them."""
 
 QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
 """A heap with an index: `heap[item].place` is the item's position in the heap, -1 if absent."""
@@ -66,25 +66,25 @@ MESSAGE = np.dtype(
     [("share", _F)] + [(name, "i4") for name in ("path", "origin", "followers")] + [("first", _I)]
 )
 """A message of a plan; `first`, `followers`: index of its first follower in the table of followers,
-and the number of them."""
+and their number."""
 
 RUN = np.dtype([(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")])
-"""A collective under way. `left`: messages that have not arrived; `message`: the first row of its
-plan. `waits`: index into the table of the number of messages that each still waits for. Indices
-into `numbers`: `size`: its payloads, `latency`: its latencies (-1: those of the paths)."""
+"""A collective under way. `left`: number of messages in flight or waiting; `message`: the first row
+of its plan. `waits`: index of its messages' numbers of pending predecessors. Indices into
+`numbers`: `size`: its payloads, `latency`: its latencies (-1: the paths' latencies)."""
 
 TABLES: dict[str, Any] = {
     "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "path_lines": _I,
     "events": QUEUE, "levels": QUEUE, "messages": MESSAGE, "followers": _I, "runs": RUN,
     "waits": _I, "numbers": _F,
 }  # fmt: skip
-"""All tables in the order in which the kernel takes them. `path_lines`: the lines of all paths;
+"""All tables in the order of the kernel's arguments. `path_lines`: the lines of all paths;
 `events`: FLOWs by the time of their next event; `levels`: see `sharing._fill`; `followers`: of all
-messages; `waits`, `numbers`: tables into which the RUNs point."""
+messages; `waits`, `numbers`: tables that RUNs index."""
 
 
 class Tables:
-    """The tables of one fabric, which grow. `all`: the tuple that the kernel takes."""
+    """The growing tables of one fabric. `all`: the tuple for the kernel."""
 
     state: Array
     flows: Array
@@ -119,7 +119,7 @@ class Tables:
         return first
 
     def more_room(self) -> None:
-        """Make room for twice as many transfers at a time."""
+        """Make room for twice as many concurrent transfers."""
         old = len(self.flows)
         flows, hops = max(16, 2 * old), max(64, 2 * len(self.hops))
         self.flows, self.hops = _longer(self.flows, flows), _longer(self.hops, hops)

@@ -1,10 +1,10 @@
-"""Max-min fair rates of flows that share lines (directions of links), compiled by numba.
+"""Compute max-min fair rates of flows that share lines (directions of links), compiled by numba.
 
 Rates are max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
-flow is limited by its cap, or by a saturated line on which no flow has a higher rate. Only
-the flows that an event may concern, the *crew*, are solved anew, by water-filling with all other
-rates fixed; a flow for which the condition then fails joins the crew, and the crew
-is solved again. In the end the condition holds for all flows, so the rates are exact.
+flow is limited by its cap, or by a saturated line on which no flow has a higher rate. Only the
+flows that an event may affect, the *crew*, get new rates, by water-filling with all other rates
+fixed. Flows that then violate the condition join the crew, which is solved again. In the end the
+condition holds for all flows, so the rates are exact.
 """
 
 # mypy: allow-untyped-defs
@@ -14,10 +14,10 @@ import numpy as np
 from numba import njit
 
 TINY = 1e-12  # relative tolerance of rates, for the rounding of sums
-INSTANT = 1e-15  # relative tolerance of times: a few units in the last place are one instant
+INSTANT = 1e-15  # relative tolerance of times: a few units in the last place are the same instant
 
 
-# A 4-ary heap with an index: a table of `records.QUEUE`, and a count. The index (`place`) is an
+# A 4-ary heap with an index: a table of `records.QUEUE`, and a count. The index (`place`) gives an
 # item's position in the heap, to move or remove it.
 
 
@@ -72,8 +72,8 @@ def drop(heap, count, item):
     return count
 
 
-# Flows on lines: let them on and off, and collect what to solve anew, the lines `touch`ed and the
-# flows that `join`ed (the crew) since the last solution.
+# Flows on lines: add and remove flows, and collect the inputs of the next solution: the lines
+# marked by `touch`, and the flows added by `join` (the crew).
 
 
 @njit
@@ -132,7 +132,7 @@ def link(state, flows, lines, hops, number):
 
 @njit
 def unlink(state, flows, lines, hops, number, carried):
-    """Remove a flow from its lines, which have carried `carried` bytes of it."""
+    """Remove a flow from its lines, which have carried `carried` of its bytes."""
     flow = flows[number]
     bind(lines, flow, -1)
     for place in range(flow.hop, flow.hop + flow.hops):
@@ -176,9 +176,8 @@ def _settle(flow, lines, hops, levels, count, rate, bound):
 def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912
     """Compute the rates of the crew by water-filling, with all other rates fixed.
 
-    `levels`: a heap of items by the rate that they allow: lines, and, numbered behind them, flows
-    by their cap. A line's level only rises while flows are settled, so it is checked again when it
-    comes to the top.
+    `levels`: a heap of items by the rate that they allow: lines, and then flows, by their cap. A
+    line's level only rises as flows are settled, so it is checked again when it reaches the top.
     """
     count = 0
     for member in range(state.crew):
@@ -227,7 +226,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912
                 count = _settle(flow, lines, hops, levels, count, level, number)
     for member in range(state.crew):
         flow = flows[flows[member].crew]
-        if flow.open:  # an unlimited flow ends at once
+        if flow.open:  # an unlimited flow ends immediately
             _settle(flow, lines, hops, levels, count, 0.0, -1)
             flow.left = 0.0
     state.solved += state.crew
@@ -235,7 +234,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912
 
 @njit
 def _enlarge(state, flows, lines, hops):
-    """Add flows for which fairness fails to the crew; return whether there are any."""
+    """Add unfairly treated flows to the crew; return whether there are any."""
     before = state.crew
     for place in range(state.touched):
         number = lines[place].touched
@@ -293,7 +292,7 @@ def solve(state, flows, lines, hops, paths, events, levels):
                 join(state, flows, hops[hop].flow)
             hop = hops[hop].after
     crew = 0
-    for member in range(state.crew):  # without flows cancelled at this instant
+    for member in range(state.crew):  # drop flows cancelled at this instant
         number = flows[member].crew
         if flows[number].flowing:
             flows[crew].crew = number

@@ -1,4 +1,4 @@
-"""The fabric's compiled loop: transfers that start, flow and end, and the messages that follow."""
+"""Run the fabric's compiled loop: transfers start, flow and end, and messages follow."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: PLR0913, PLR0917 - a kernel takes its tables one by one
@@ -12,8 +12,8 @@ from . import records
 from .sharing import INSTANT, drop, join, link, move, solve, touch, unlink
 
 DONE, ROOM, ORDER, MORE = 0, -1, -2, -3
-"""Why the loop returned: the given time is reached, tables are too small, or the caller's next
-change is due. A positive value: the number of tickets that ended. MORE: the loop goes on."""
+"""Reasons for the loop's return: the given time is reached, tables are too small, or the caller's
+next change is due. A positive value is the number of ended tickets. MORE: the loop continues."""
 
 
 _TABLES = types.Tuple(
@@ -29,13 +29,13 @@ _SET_CAPACITY = types.void(_TABLES, _NUMBER, _BYTES)
 
 @njit
 def _lacks_room(state, flows, hops, more):
-    """Return whether the tables might be too small for `more` further transfers."""
+    """Return whether tables may be too small for `more` further transfers."""
     return state.slots + more > len(flows) or state.hops + more * state.longest > len(hops)
 
 
 @njit
 def _transfer(tables, at, number, size, latency, ticket):
-    """Start a transfer on a path at `at`; return its row of FLOW. There must be room."""
+    """Start a transfer on a path at `at`; return its row of FLOW. The tables must have room."""
     run, flows, _, hops, paths, path_lines, events = tables[:7]
     state, path = run[0], paths[number]
     row = path.free
@@ -86,7 +86,7 @@ def _comes_first(flows, a, b):
 
 @njit
 def _list_path(state, paths, number):
-    """List a serial path, to start its next transfer at the end of this instant."""
+    """List a serial path to start its next transfer at the end of this instant."""
     if not paths[number].listed:
         paths[number].listed = 1
         paths[state.starting].start = number
@@ -95,7 +95,7 @@ def _list_path(state, paths, number):
 
 @njit
 def _queue(state, flows, paths, number):
-    """Queue a transfer of a serial path after its latency, by time, then by ticket."""
+    """Queue a transfer of a serial path after its latency, ordered by time, then by ticket."""
     flow = flows[number]
     path = paths[flow.path]
     flow.since = state.clock
@@ -116,7 +116,7 @@ def _queue(state, flows, paths, number):
 
 @njit
 def _start_queues(state, flows, lines, hops, paths):
-    """Start the first of each listed queue with a free path, when an instant ends."""
+    """Start the first transfer of each listed queue with a free path, at an instant's end."""
     for place in range(state.starting):
         path = paths[paths[place].start]
         path.listed = 0
@@ -140,7 +140,7 @@ def _free_path(state, flows, paths, number):
 
 @njit
 def _leave_queue(flows, paths, number):
-    """Remove a transfer from the queue of its path, if it is in it."""
+    """Remove a transfer from the queue of its path, if it is there."""
     path = paths[flows[number].path]
     before, here = -1, path.head
     while here >= 0 and here != number:
@@ -180,8 +180,8 @@ def _move_clock(state, events, until, order):
 def _advance(tables, until, order):  # noqa: PLR0912
     """Run to `until`, to the time `order` if that is no later, or until tickets end.
 
-    Rates are computed once per instant: after all its events, and only when the next event is
-    needed, so that transfers which the caller starts at the same instant are included.
+    Rates are computed once per instant, after all its events, and not before the next event is
+    needed, so they include transfers that the caller starts at the same instant.
     """
     run, flows, lines, hops, paths, _, events, levels = tables[:8]
     messages, followers, runs, waits = tables[8:12]
@@ -235,7 +235,7 @@ def _advance(tables, until, order):  # noqa: PLR0912
 
 @njit(_SEND, cache=True, nogil=True)
 def _send(tables, at, path, size, latency, ticket):
-    """Start one transfer at `at`; a latency below zero means that of the path."""
+    """Start one transfer at `at`; a negative latency means the path's latency."""
     if _lacks_room(tables[0][0], tables[1], tables[3], 1):
         return ROOM
     if latency < 0:
@@ -286,7 +286,7 @@ def _set_capacity(tables, number, capacity):
             hop = hops[hop].after
 
 
-# called without numba's dispatch on types: twice as fast
+# calls without numba's type dispatch are twice as fast
 advance: Any = _advance.get_overload(_ADVANCE)
 send: Any = _send.get_overload(_SEND)
 start: Any = _start.get_overload(_START)

@@ -1,4 +1,4 @@
-"""The network as a graph: places, links, network cards, and the route of every transfer.
+"""Model the network as a graph: places, links, network cards, and routes of transfers.
 
 Import `graph.Topology`; the other files are its parts. Nothing here depends on simulated time.
 """

@@ -1,11 +1,11 @@
-"""The network as a graph, for `network.model = "flows"`: lines, and the route of every transfer.
+"""Build the graph for `network.model = "flows"`: its lines, and the routes of transfers.
 
-A line is one direction of a link or of a network card (both, where a half-duplex link shares it);
-transfers share it. A route leaves by the sender's card, follows the path of lines between the two
-places, and arrives by the receiver's card.
-Two places use their direct link, or their row in the table of regions; without one, the path over
-links with the shortest expected latency or, if no links connect them, a separate line with the
-numbers of [network]. Between nodes without a region there are only their network cards.
+A line is one direction of a link or a network card (both directions, if half-duplex), shared by
+transfers. A route leaves by the sender's card, follows the path of lines between the two places,
+and arrives by the receiver's card.
+Two places use their direct link, or their row in the table of regions. Otherwise they use the path
+over links with the shortest expected latency or, if no links connect them, a separate line with
+the numbers of [network]. Nodes without a region have only their network cards between them.
 """
 
 from collections import Counter
@@ -33,17 +33,17 @@ from .traffic_shape import (
     failing,
 )
 
-PICOSECONDS = 1e12  # per second; each hop adds one, so that of equal paths the fewest hops win
-FOREVER = 1e9  # seconds: replaces a latency without a mean
+PICOSECONDS = 1e12  # per second; every hop adds one, so the fewest hops win among equal paths
+FOREVER = 1e9  # seconds, in place of a latency without a mean
 
 
 Pair = tuple[str, str]
 
 
 class PlacePath(NamedTuple):
-    """A path from place to place: its lines, its latency as the sum of `laws`, its TCP window.
+    """A path between places: its lines, its latency (the sum of `laws`), its TCP window.
 
-    `window`: bytes in flight on one connection at most, inf where unlimited.
+    `window`: largest number of bytes in flight on one connection, inf: unlimited.
     """
 
     lines: tuple[int, ...]
@@ -57,7 +57,7 @@ class PlacePath(NamedTuple):
 
 
 def background_times(scenario: Scenario, index: int) -> TimesInForce:
-    """Return the intervals in which background traffic number `index` is on."""
+    """Return the intervals in which background traffic number `index` is active."""
     traffic = scenario.network.background[index]
     if traffic.on is None or traffic.off is None:
         return Once()
@@ -65,7 +65,7 @@ def background_times(scenario: Scenario, index: int) -> TimesInForce:
 
 
 class NicLines(NamedTuple):
-    """The lines of a node's network card: those to send (`out`) and to receive (`into`)."""
+    """The lines of a node's network card, to send (`out`) and to receive (`into`)."""
 
     out: tuple[int, ...] = ()
     into: tuple[int, ...] = ()
@@ -87,7 +87,7 @@ def add_loads(scenario: Scenario, graph: Any) -> None:
 
 
 class NetworkGraph:
-    """Places joined by links. `lines`: all lines; `sites`: the place of every node, by rank."""
+    """Places joined by links. `lines`: all lines; `sites`: the place of each node, by rank."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.lines: list[Line] = []
@@ -115,7 +115,7 @@ class NetworkGraph:
         self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
 
     def _card(self, rank: int, nic: float | None) -> NicLines:
-        """Add the lines of a network card, with sharing and outages as inside its place."""
+        """Add the lines of a network card, with sharing and outages of its place's inner link."""
         site = self.sites[rank]
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         link = self.places.link(site, site)
@@ -141,7 +141,7 @@ class NetworkGraph:
     def _line(
         self, name: str, capacity: float, ends: Pair, link: Link | None, key: tuple[int, ...]
     ) -> Line:
-        """Make a line of a link; `key`: of its outages, the same in both directions."""
+        """Make a line of a link; `key`: of its outages, equal in both directions."""
         outages: list[TimesInForce] = [
             Once(outage.at, outage.at + (outage.lasts or inf))
             for outage in self.network.outage
@@ -154,14 +154,14 @@ class NetworkGraph:
         return Line(name, capacity, link.sharing == "per-flow", link.profile, tuple(outages))
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield each pair of places with nodes that lines may join, once."""
+        """Yield every pair of places with nodes that lines may join."""
         meeting = set(self.meeting)
         for place, source in enumerate(self.meeting):
             yield from ((source, to) for to in self.meeting[place + 1 :])
             yield from ((source, to) for to in self.homes if to not in meeting)
 
     def between(self, source: str, to: str) -> PlacePath:
-        """Return the path between two places; inside a place only a latency."""
+        """Return the path between two places; inside a place it is only a latency."""
         path = [(source, to)]
         if source != to and (source, to) not in self.direct:
             path = self._path(source, to) or path
@@ -196,7 +196,7 @@ class NetworkGraph:
 
     @cached_property
     def _before(self) -> np.ndarray:
-        """The place before the last on each pair's shortest path, shape (places, places)."""
+        """The last place but one on each pair's shortest path, shape (places, places)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
         times = np.full((len(self._names), len(self._names)), inf)
@@ -221,10 +221,10 @@ class NetworkGraph:
 
 
 class Hosts:
-    """The interface of `NetworkGraph` on a SimGrid platform, whose links include the cards.
+    """A SimGrid platform with the interface of `NetworkGraph`; its links include the cards.
 
-    The nodes of a region (a host, cluster or zone) take its hosts in turn; a node without a region
-    takes the host of its rank. Links of a cluster's hosts are lines only for hosts in use.
+    The nodes of a region (a host, cluster or zone) use its hosts in turn; a node without a region
+    uses the host of its rank. Links of a cluster's hosts are lines only for hosts in use.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -270,8 +270,8 @@ class Hosts:
 class Route:
     """The route of a transfer.
 
-    `lines`: their numbers, in order; a line passed twice occurs twice. `laws`: the latency is the
-    sum of one draw of each. `limit`: highest rate in bytes/s, by TCP's window.
+    `lines`: numbers of its lines in order; a line passed twice occurs twice. `laws`: the latency
+    is the sum of one draw from every law. `limit`: highest rate in bytes/s, by TCP's window.
     """
 
     lines: tuple[int, ...]
@@ -280,7 +280,7 @@ class Route:
 
     @classmethod
     def of(cls, lines: tuple[int, ...], paths: list[PlacePath], network: Network) -> Self:
-        """Return the route over `lines` of hops on `paths`, each a separate TCP connection."""
+        """Return the route over `lines`; its hops on `paths` are separate TCP connections."""
         limits = [
             tcp.window(network, path.window if path.window < inf else None) / (2 * path.latency)
             for path in paths
@@ -291,14 +291,14 @@ class Route:
 
 
 class Greedy(NamedTuple):
-    """An endless background flow, which takes its fair share of its route in some intervals."""
+    """An endless background flow, with its fair share of a route during some intervals."""
 
     route: Route
     times: TimesInForce
 
 
 class Topology:
-    """The graph of a scenario. Ranks are those of the workers and, after them, the server."""
+    """The graph of a scenario. Ranks: the workers, then the server."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.places = Places(scenario)
@@ -312,9 +312,9 @@ class Topology:
         ]
 
     def route(self, ranks: tuple[int, ...]) -> Route:
-        """Return the route of a pipelined flow through all ranks in order.
+        """Return the route of a pipelined flow through all ranks, in order.
 
-        Each hop is a separate TCP connection, whose window limits the rate by its round trip.
+        Hops are separate TCP connections, whose windows limit the rate by the round trip.
         """
         if ranks not in self._routes:
             graph = self._graph
@@ -332,11 +332,11 @@ class Topology:
         return f"{self._end(source)}->{self._end(to)}"
 
     def charged(self, source: int, to: int) -> bool:
-        """Return whether a transfer leaves its region, so that its bytes are egress."""
+        """Return whether a transfer leaves its region, so its bytes are egress."""
         return self._end(source) != self._end(to)
 
     def _end(self, rank: int) -> str:
-        """Return a node's place as `hop` names it: region, host of a platform, or node."""
+        """Return the name of a node's place: region, host of a platform, or node."""
         server = rank == len(self.places.regions)
         region = self.places.server if server else self.places.regions[rank]
         on_hosts = isinstance(self._graph, Hosts)

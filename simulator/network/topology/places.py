@@ -1,4 +1,4 @@
-"""The place of each node, and the settings of [network] from one place to another."""
+"""Find the place of each node, and the settings of [network] between places."""
 
 from math import inf
 from typing import Any
@@ -9,7 +9,7 @@ from ...scenario.scenario import Scenario
 
 
 class Places:
-    """The places of a scenario's nodes: regions; a node without a region is its own place."""
+    """The places of a scenario's nodes: their regions; a node without one is its own place."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = scenario.network
@@ -22,19 +22,19 @@ class Places:
         self._links = {frozenset(link.between): link for link in self.settings.link}
 
     def of(self, rank: int) -> str:
-        """Return the place of a node; the rank after the workers' is the server."""
+        """Return the place of a node; the rank after the workers is the server."""
         if rank == len(self.regions):
             return self.server or "server"
         return self.regions[rank] or f"worker {rank}"
 
     def link(self, source: str, to: str) -> Link | None:
-        """Return the [[network.link]] between two places, in either order, or inside one."""
+        """Return the [[network.link]] between two places (in either order), or inside one."""
         return self._links.get(frozenset((source, to)))
 
     def setting(self, source: str, to: str, key: str) -> Any:
-        """Return `key` between two places: of link, region table or [network].
+        """Return `key` between two places, from their link, the region table or [network].
 
-        The table of regions may have a value for each direction. None if nothing sets it.
+        The region table may have different values by direction. None if nothing sets the key.
         """
         table = self.settings.regions
         settings = [self.link(source, to), table and table.row(source, to)]
@@ -42,10 +42,10 @@ class Places:
         return next((value for value in values if value is not None), None)
 
     def rates(self, source: int, to: int) -> tuple[float, float]:
-        """Return the bytes/s that a node may send to another, and the other receive.
+        """Return the bytes/s that a node may send to another, and that the other may receive.
 
-        inf: unlimited. A link between two places limits both ends; else each worker has a separate
-        line, and the server's is never the limit.
+        inf: unlimited. A link between two places limits both ends. Without one, workers have
+        separate lines, and the server's line is no limit.
         """
         ends, server = (self.of(source), self.of(to)), len(self.regions)
         (out, into), link, table = self.line(*ends), self.link(*ends), self.settings.regions
@@ -60,11 +60,11 @@ class Places:
         )
 
     def node_rates(self, rank: int) -> tuple[float | None, float | None]:
-        """Return the uplink and the downlink that a node's group sets."""
+        """Return the uplink and downlink bandwidths set by a node's group."""
         return self._node_rates[rank] if rank < len(self._node_rates) else (None, None)
 
     def line(self, source: str, to: str) -> tuple[float, float]:
-        """Return the bytes/s that may leave a place for another, and enter it, or inf."""
+        """Return the bytes/s that may leave a place for another, and enter the other, or inf."""
         link, table, settings = self.link(source, to), self.settings.regions, self.settings
         row = table and table.row(source, to)
         rates = []

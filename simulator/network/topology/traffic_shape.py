@@ -1,4 +1,4 @@
-"""The capacity of a line over time: its profile, its outages and background traffic."""
+"""Compute the capacity of a line over time: its profile, outages and background traffic."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Once:
-    """One interval, the same for every seed."""
+    """One interval, equal for all seeds."""
 
     start: float = 0.0
     end: float = inf
@@ -29,7 +29,7 @@ class Once:
 
 @dataclass(frozen=True)
 class Alternating:
-    """Alternating pauses and intervals, of lengths `off` and `on`; `purpose`, `key`: of draws."""
+    """Alternating pauses (`off`) and intervals (`on`); `purpose`, `key`: of random draws."""
 
     purpose: Purpose
     key: tuple[int, ...]
@@ -37,7 +37,7 @@ class Alternating:
     on: Law
 
     def of(self, seed: int) -> Iterator[Interval]:
-        """Yield interval after interval, without end."""
+        """Yield the intervals in order, endlessly."""
         pauses, lengths = self._draws(seed, 0, self.off), self._draws(seed, 1, self.on)
         end = 0.0
         for pause, length in zip(pauses, lengths, strict=False):
@@ -51,7 +51,7 @@ class Alternating:
 
 
 TimesInForce = Once | Alternating
-"""The intervals, by seed, in which an outage or a load is active, in order of time."""
+"""The intervals in which an outage or a load is active, in order, by seed."""
 
 
 def failing(key: tuple[int, ...], between: float, repair: float) -> Alternating:
@@ -64,9 +64,9 @@ def failing(key: tuple[int, ...], between: float, repair: float) -> Alternating:
 class Line:
     """One direction of a link or network card, or both where it is half-duplex.
 
-    `capacity`: bytes/s, inf: unlimited. `per_flow`: every flow gets all of it. `profile`: factor
-    of the capacity over time, None for 1. During `outages` the capacity is zero. `loads`: bytes/s,
-    and the intervals in which they are subtracted from the capacity.
+    `capacity`: bytes/s, inf: unlimited. `per_flow`: whether every flow has the whole capacity.
+    `profile`: factor of the capacity over time, None for 1. During `outages` the capacity is zero.
+    `loads`: bytes/s to subtract from the capacity, and the intervals of that.
     """
 
     name: str
@@ -78,11 +78,11 @@ class Line:
 
     @property
     def changes(self) -> bool:
-        """Whether its capacity may change with time."""
+        """Whether the capacity may change over time."""
         return self.profile is not None or bool(self.outages or self.loads)
 
     def capacities(self, seed: int) -> Iterator[tuple[float, float]]:
-        """Yield (time, capacity from then on), lazily, the first at time 0."""
+        """Yield pairs (time, capacity from then on) lazily, beginning at time 0."""
         factors = [] if self.profile is None else [self.profile.segments()]
         factors += [_steps(times.of(seed), 0.0, 1.0) for times in self.outages]
         loads = [_steps(times.of(seed), rate, 0.0) for rate, times in self.loads]
@@ -102,7 +102,7 @@ class Line:
                 if index >= 0:
                     state[index] = value
             factor = prod(state[: len(factors)])
-            scaled = self.capacity * factor if factor else 0.0  # also of an infinite capacity
+            scaled = self.capacity * factor if factor else 0.0  # even if the capacity is infinite
             now = max(0.0, scaled - sum(state[len(factors) :]))
             if now != last:
                 yield time, now
