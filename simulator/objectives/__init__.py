@@ -1,4 +1,4 @@
-"""Prediction of the error: the gradients that workers compute and the loss that an observer sees.
+"""Predict the error: the gradients of workers, and the loss that an observer evaluates.
 
 Import `build.build` to make a scenario's objective, `objective` for the protocol, `plugins` for
 objectives of other packages (entry point `paceline.objectives`). NumPy only; torch has its

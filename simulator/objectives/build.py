@@ -9,32 +9,32 @@ from ..scenario.tables import Bound, LearningCurve, NoObjective, Quadratic, Soft
 from ..theory import ErrorBound
 from .learning_curve.objective import baseline, expect, size
 from .objective import Nothing, Objective, TheoremTwo
-from .plugins import other
+from .plugins import plugin_of
 from .quadratic import NoisyQuadratic, coordinates
 from .softmax import SoftmaxRegression, dimension
 
-FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
+FAR = 2.0  # factor of parameters, either way, beyond which it is another model than [model]
 STAND_IN = "a stand-in, not your model"
 
 
 def dimension_of(spec: Any) -> int | None:
-    """Return the number of parameters that an objective's table asks for; None without vectors.
+    """Return the number of parameters in an objective's table; None without vectors.
 
     Raises ObjectiveError.
     """
-    if hasattr(spec, "make"):  # of one algorithm, from `engines.normalisation`
+    if hasattr(spec, "make"):  # for one algorithm, from `engines.normalisation`
         entries: int | None = spec.dimension
         return entries
     if isinstance(spec, Quadratic):
         return coordinates(spec)
     if isinstance(spec, Softmax):
         return dimension(spec)
-    plugin = other(spec)
+    plugin = plugin_of(spec)
     return plugin.dimension(spec) if plugin else None
 
 
 def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
-    """Build the objective of a scenario for one algorithm with one seed."""
+    """Build the objective of a scenario for one algorithm and one seed."""
     spec: Any = scenario.objective
     workers = scenario.cluster.workers
     if hasattr(spec, "make"):
@@ -51,21 +51,21 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):
         return SoftmaxRegression(spec, workers, seed)
-    plugin = other(spec)
+    plugin = plugin_of(spec)
     return plugin.make(scenario, seed) if plugin else Nothing()
 
 
 def bases(scenario: Scenario) -> dict[str, str | None]:
-    """Return `loss_basis` of each algorithm, by label."""
+    """Return `loss_basis` of every algorithm, by label."""
     return {algorithm.label: loss_basis(scenario, algorithm) for algorithm in scenario.algorithm}
 
 
 def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | None:
-    """Return words on the model of the loss, to follow a value; None without a loss.
+    """Return a phrase on the model of the loss, to follow a value; None without a loss.
 
-    `algorithm`: the one whose loss it is, where an objective knows some better than others.
+    `algorithm`: used by objectives whose basis differs between algorithms.
 
-    "on softmax over digits", with `STAND_IN` where [model] has another number of parameters.
+    An example: "on softmax over digits", with `STAND_IN` if [model] has another size.
     """
     spec = scenario.objective
     if isinstance(spec, NoObjective):
@@ -73,7 +73,7 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
     if isinstance(spec, LearningCurve):
         return _of_curve(scenario, spec, algorithm)
     if isinstance(spec, Bound):
-        return "by the bound of Theorem 2, not your model's loss"
+        return "by the bound of Theorem 2, not the loss of your model"
     named = "a noisy quadratic"
     if not isinstance(spec, Quadratic):
         hidden = isinstance(spec, Softmax) and spec.hidden

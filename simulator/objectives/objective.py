@@ -1,6 +1,6 @@
-"""The protocol of objectives: gradients for workers, and an evaluation for the observer.
+"""Define the protocol of objectives: gradients for workers, and evaluations for the observer.
 
-And those without vectors: time only, and AdaComm's Theorem 2 as the loss.
+Also define objectives without vectors: time only, and AdaComm's Theorem 2 as the loss.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ..theory import ErrorBound
 
 
 class Evaluation(NamedTuple):
-    """Training loss, accuracy and loss on the test set; nan if the objective has none."""
+    """Training loss, and accuracy and loss on the test set; nan if the objective lacks one."""
 
     loss: float
     accuracy: float
@@ -31,7 +31,7 @@ class GradientSource(Protocol):
 
 
 def relative(objective: "Objective") -> list[float] | None:
-    """Return each worker's samples over their mean; None if all have as many."""
+    """Return each worker's samples over their mean; None if all are equal."""
     sizes: Sequence[int] | None = getattr(objective, "sizes", None)
     if sizes is None or min(sizes) == max(sizes):
         return None
@@ -41,8 +41,8 @@ def relative(objective: "Objective") -> list[float] | None:
 class Objective(Protocol):
     """A function to minimise.
 
-    `dimension`: entries of a vector; `start`: the initial parameters; `notes`: caveats for the
-    reader of the results. One that deals out data has `sizes`, too: samples of each worker.
+    `dimension`: entries of a vector; `start`: the initial parameters; `notes`: caveats for readers
+    of the results. An objective that distributes data also has `sizes`: samples of each worker.
     """
 
     dimension: int
@@ -57,14 +57,14 @@ class Objective(Protocol):
 
 
 class Nothing:
-    """Time only: vectors hold nothing and there is no loss."""
+    """Time only: vectors are empty and there is no loss."""
 
     dimension = 1
     start = NOTHING
     notes: tuple[str, ...] = ()
 
     def source(self, rank: int) -> GradientSource:
-        """Return itself: every gradient is `NOTHING`."""
+        """Return this object, whose gradients are all `NOTHING`."""
         return self
 
     def gradient(self, x: Vector) -> Vector:
@@ -81,11 +81,11 @@ class Nothing:
 
 
 class TheoremTwo(Nothing):
-    """Time only, with AdaComm's Theorem 2 as the loss: the bound that holds after so many steps.
+    """Time only, with AdaComm's Theorem 2 as the loss: the bound after some number of steps.
 
-    Where the period changes, the bound has the mean of tau - 1 over all steps so far. `ruled`: a
-    rule that reads the loss changes it; then `tau` has the first one, and whoever evaluates says
-    in `period` how many steps the latest average took.
+    If the period changes, the bound uses the mean of tau - 1 over all steps so far. `ruled`: a rule
+    that reads the loss sets the period; then `tau` is the first one, and the caller stores the
+    steps of the latest average in `period`.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class TheoremTwo(Nothing):
         first = tau(1)
         if not bound.valid(first):
             self.notes = (
-                f"tau = {first} is outside Theorem 2, which ends at tau = {bound.cap} with this "
+                f"tau = {first} is outside Theorem 2, which covers tau <= {bound.cap} at this "
                 "learning rate: its loss is not a bound",
             )
 
     def source(self, rank: int) -> "BoundLoss":
-        """Return the losses that a worker sees: the bound's."""
+        """Return a worker's view of the bound as its loss."""
         return BoundLoss(self._bound)
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
@@ -124,7 +124,7 @@ class TheoremTwo(Nothing):
 
 
 class BoundLoss(Nothing):
-    """A worker's view of Theorem 2: the bound so far, without the drift that periods add to it."""
+    """A worker's view of Theorem 2: the bound so far, without the drift due to periods."""
 
     def __init__(self, bound: ErrorBound) -> None:
         self._bound, self._steps = bound, 0

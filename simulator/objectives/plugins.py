@@ -1,4 +1,4 @@
-"""Find objectives of other packages: entry points of `paceline.objectives`."""
+"""Find objectives of other packages, the entry points of `paceline.objectives`."""
 
 from functools import cache
 from importlib.metadata import entry_points
@@ -15,13 +15,13 @@ from ..scenario.tables import (
     Softmax,
 )
 
-if TYPE_CHECKING:  # they import this module
+if TYPE_CHECKING:  # these packages import this module
     from ..scenario.scenario import Scenario
     from .objective import Objective
 
 
 class ObjectiveError(InputError):
-    """Raised if a scenario's objective cannot be made: `path` is the key at fault, `what` why."""
+    """A scenario's objective cannot be made: `path` is the key at fault, `what` the reason."""
 
     def __init__(self, path: tuple[str, ...], what: str) -> None:
         super().__init__(path, what)
@@ -32,15 +32,15 @@ class ObjectiveError(InputError):
 
 
 class ObjectivePlugin(Protocol):
-    """Maker of the objectives of one kind; an entry point of a package, such as a module.
+    """Maker of objectives of one kind: an entry point of a package, such as a module.
 
-    `PACKAGES`: distributions whose versions its numbers depend on, besides Paceline.
+    `PACKAGES`: further distributions whose versions affect its numbers.
     """
 
     PACKAGES: tuple[str, ...]
 
     def make(self, scenario: "Scenario", seed: int) -> "Objective":
-        """Make the objective of a scenario, for every algorithm with one seed."""
+        """Make the objective of a scenario for one seed and any algorithm."""
 
     def dimension(self, spec: Any) -> int:
         """Return the number of parameters. Raises ObjectiveError."""
@@ -49,7 +49,7 @@ class ObjectivePlugin(Protocol):
         """Raise ObjectiveError for a scenario whose objective cannot be made."""
 
     def sources(self, spec: Any) -> list[Path]:
-        """Return the files of code that its numbers depend on, besides Paceline's."""
+        """Return further files of code that affect its numbers."""
 
 
 @cache
@@ -62,22 +62,22 @@ def plugin(kind: str) -> ObjectivePlugin:
         try:
             loaded: ObjectivePlugin = entry.load()
         except ModuleNotFoundError as error:
-            what = f'needs {error.name}, which is not installed; pip install "paceline[train]"'
-            raise ObjectiveError(("objective", "kind"), what) from None
+            problem = f'needs {error.name}, which is not installed; pip install "paceline[train]"'
+            raise ObjectiveError(("objective", "kind"), problem) from None
         return loaded
-    what = 'not known to this installation; pip install "paceline[train]"'
-    raise ObjectiveError(("objective", "kind"), what)
+    problem = 'not installed; pip install "paceline[train]"'
+    raise ObjectiveError(("objective", "kind"), problem)
 
 
-def other(spec: Any) -> ObjectivePlugin | None:
-    """Return the plug-in of an objective; None for our own. Raises ObjectiveError."""
+def plugin_of(spec: Any) -> ObjectivePlugin | None:
+    """Return the plug-in of an objective; None for built-in ones. Raises ObjectiveError."""
     ours = Bound | Quadratic | Softmax | LearningCurve | NoObjective
     return None if isinstance(spec, ours) or hasattr(spec, "make") else plugin(spec.kind)
 
 
 def versions(*specs: Any) -> dict[str, str]:
-    """Return the versions of all packages that the numbers of objectives depend on."""
-    plugins = filter(None, map(other, specs))
+    """Return the versions of all packages that affect the numbers of objectives."""
+    plugins = filter(None, map(plugin_of, specs))
     return store.versions(*sorted({package for maker in plugins for package in maker.PACKAGES}))
 
 
@@ -87,9 +87,9 @@ def data(spec: Any) -> list[tuple[str, int, int]]:
     return [] if folder is None else _listed(Path(folder))
 
 
-@cache  # data are read once per process: later changes affect no number
+@cache  # data are read once per process, so later changes do not matter
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
-    """List name, size (bytes) and time of modification (ns) of all files below a folder."""
+    """List names, sizes (bytes) and modification times (ns) of all files below a folder."""
     files = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
     return [
         (path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)

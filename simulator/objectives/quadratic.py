@@ -1,4 +1,4 @@
-"""A noisy quadratic: the objective whose behaviour has a closed form."""
+"""Define the noisy quadratic, an objective with closed-form behaviour."""
 
 from itertools import chain, count
 from math import nan
@@ -13,8 +13,8 @@ from .objective import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-DRAWN = 1024  # most normal numbers at once; their stream does not depend on it
-SIGNS = 1  # key of the stream of Purpose.OBJECTIVE for couplings; stream 0 shifts the optima
+DRAWN = 1024  # most normal numbers per draw; the stream does not depend on it
+SIGNS = 1  # stream of Purpose.OBJECTIVE for couplings; stream 0 draws the shifts
 ONE_CURVATURE = (
     "a quadratic with one curvature for all workers does not show the cost of rare averages: "
     "compare only times, or use softmax or objective.heterogeneity"
@@ -22,19 +22,19 @@ ONE_CURVATURE = (
 
 
 class NoisyQuadratic:
-    """F_w(x) = floor + (x - s_w)' D (x - s_w) / 2 + x' C_w x / 2, its gradient seen through noise.
+    """F_w(x) = floor + (x - s_w)' D (x - s_w) / 2 + x' C_w x / 2, with noisy gradients.
 
     The mean over workers is F(x) = floor + x' D x / 2, up to a constant: the shifts s_w of the
     workers' optima, of norm `shift` before centring, and the C_w sum to zero.
 
-    D is diagonal. Its entries `spectrum` are i ** -exponent. Noise is Gaussian, the same in every
-    coordinate: E||g - grad F_w||^2 = noise^2, Theorem 2's sigma^2.
+    D is diagonal, with entries `spectrum` of i ** -exponent. Noise is Gaussian and equal in all
+    coordinates: E||g - grad F_w||^2 = noise^2, Theorem 2's sigma^2.
 
-    With `heterogeneity` there is a second coordinate to every one, of that `curvature` k, which
-    starts at its optimum. C_w couples the two by plus or minus sqrt(share h k), h being the first
-    one's curvature: half of the workers pull the second one up and half down, so that the mean
-    of their gradients leaves it alone. A worker that trains alone follows, and its gradient along
-    the first falls by up to `share` of it, within about 1 / (lr k) steps: tau slows down.
+    With `heterogeneity` every coordinate has a partner with the `curvature` k that starts at its
+    optimum. C_w couples the two by plus or minus sqrt(share h k), where h is the first coordinate's
+    curvature: half of the workers pull the partner up and half down, so the mean gradient does not
+    move it. A worker that trains alone does move it, and its gradient along the first coordinate
+    falls by up to `share` within about 1 / (lr k) steps: a long tau slows training down.
     """
 
     def __init__(self, spec: Quadratic, workers: int, seed: int) -> None:
@@ -55,7 +55,7 @@ class NoisyQuadratic:
             self.shifts = np.pad(self.shifts, ((0, 0), (0, d)))
             self.couplings = _signs(workers, d, seed, share) * np.sqrt(own * k)
             self.notes = ()
-        # noise by the standard deviation of a coordinate's
+        # noise over the standard deviation of a coordinate's noise
         self.spread: Any = np.sqrt(self.dimension)
         self.start.flags.writeable = False
 
@@ -111,8 +111,8 @@ def coordinates(spec: Quadratic) -> int:
 def _signs(workers: int, dimension: int, seed: int, share: float) -> Array:
     """Return +1, -1 or 0 per worker and coordinate, times sqrt(share), shape (workers, dimension).
 
-    With an odd number of workers one has 0; the others are scaled up to make up for it, as far as
-    all curvatures stay positive.
+    With an odd number of workers, one has 0; the others are scaled up to compensate, as far as all
+    curvatures stay positive.
     """
     pairs = workers // 2
     if not pairs:

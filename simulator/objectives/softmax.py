@@ -1,4 +1,4 @@
-"""Softmax regression, or a network with a hidden layer, on real data dealt out to the workers."""
+"""Define softmax regression, or a network with a hidden layer, on real data of the workers."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class FeatureData(NamedTuple):
 
 @cache
 def load_data(name: str) -> FeatureData:
-    """Load a data set by its scenario name, split 80:20 once and for all.
+    """Load a data set by its scenario name, with a fixed 80:20 split.
 
     `digits`: the 1,797 8 x 8 images that scikit-learn ships. `random-classification`: 10,000
     samples, 20 features, 10 classes (arXiv 2407.00101).
@@ -52,7 +52,7 @@ def load_data(name: str) -> FeatureData:
 
 INPUTS = {"digits": 65, "random-classification": 21}  # features, and a column of ones
 CLASSES = 10
-PARAMETERS = 1  # stream of Purpose.OBJECTIVE, whose stream 0 deals out the data
+PARAMETERS = 1  # stream of Purpose.OBJECTIVE; stream 0 distributes the data
 
 
 def dimension(spec: Softmax) -> int:
@@ -66,11 +66,11 @@ def dimension(spec: Softmax) -> int:
 class SoftmaxRegression:
     """Multinomial logistic regression by its mean negative log-likelihood, on real data.
 
-    The parameters are the weights (features + 1, classes), flat, starting at zero. With `hidden`
-    rectified linear units between, they are weights (features + 1, hidden), then (hidden + 1,
-    classes), starting as in torch: uniform up to one over the root of a unit's inputs. Under the
-    partition "iid" every worker draws its mini-batches, with replacement, from the whole training
-    set; under { dirichlet = a } from its own label-skewed share of it.
+    The parameters are the flat weights (features + 1, classes), initially zero. With `hidden`
+    rectified linear units they are weights (features + 1, hidden), then (hidden + 1, classes),
+    initialised as in torch: uniform up to one over the root of a unit's inputs. With the partition
+    "iid" all workers draw mini-batches, with replacement, from the whole training set; with
+    { dirichlet = a } a worker draws from its label-skewed share.
     """
 
     notes: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class SoftmaxRegression:
         return _SoftmaxSource(self, rank)
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss on the whole training set and accuracy and loss on the test set."""
+        """Return the loss on the whole training set, and accuracy and loss on the test set."""
         data = self.data
         scores = self._scores(x, data.train_x)[1]
         loss = _mean_loss(scores, _totals(scores)[1], data.train_y)
@@ -114,7 +114,7 @@ class SoftmaxRegression:
     def at(self, x: Vector, rows: np.ndarray, *, loss: bool = True) -> tuple[Any, Array]:
         """Return loss and gradient at `x` (..., dimension) over training samples (..., batch).
 
-        Without `loss` that is None, and the gradient the same.
+        Without `loss` the returned loss is None; the gradient is the same.
         """
         features, labels = self.data.train_x[rows], self.data.train_y[rows]
         units, scores = self._scores(x, features)
@@ -130,7 +130,7 @@ class SoftmaxRegression:
         return mean, gradient / rows.shape[-1]
 
     def _scores(self, x: Array, features: Array) -> tuple[Array, Array]:
-        """Return the last layer's inputs, with a one, and the scores of the classes."""
+        """Return the last layer's inputs, including a one, and the scores of the classes."""
         units = features
         if self._hidden:
             into = x[..., : self._first].reshape(*x.shape[:-1], -1, self._hidden)
@@ -154,7 +154,7 @@ def _own(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _totals(scores: Array) -> tuple[Array, Array]:
     """Return exponentials of scores (..., samples, classes), and their sums over the classes.
 
-    The largest score of a sample is subtracted from all, in place, to avoid overflow.
+    A sample's largest score is subtracted from its scores, in place, to avoid overflow.
     """
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
     exponentials = np.exp(scores)
@@ -168,7 +168,7 @@ def _mean_loss(scores: Array, totals: Array, labels: np.ndarray) -> Any:
 
 
 class _SoftmaxSource:
-    _AHEAD = 64  # mini-batches drawn at a time; the draws do not depend on it
+    _AHEAD = 64  # mini-batches per draw; the numbers do not depend on it
 
     def __init__(self, objective: SoftmaxRegression, rank: int) -> None:
         self._objective = objective
@@ -192,9 +192,9 @@ class _SoftmaxSource:
 
 
 def deal(labels: np.ndarray, workers: int, how: Dirichlet, seed: int) -> list[np.ndarray]:
-    """Split each class over the workers by Dirichlet shares; every worker gets data.
+    """Split every class over the workers by Dirichlet shares; each worker gets data.
 
-    Returns the indices of each worker's samples. `seed`: the run's, used if `how` has none.
+    Return the indices of each worker's samples. `seed`: of the run, used if `how` has none.
     Raises InputError when there are fewer samples than workers.
     """
     if workers > len(labels):

@@ -135,7 +135,7 @@ class Task:
         task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
         task += [self.replicate]
         files = [*_hashes(table, scenario.file).values()]
-        plugin = plugins.other(scenario.objective)
+        plugin = plugins.plugin_of(scenario.objective)
         code = code_hash(
             program.worker.__code__.co_filename,
             *(plugin.sources(scenario.objective) if plugin else ()),

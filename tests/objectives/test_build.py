@@ -41,7 +41,7 @@ def world(objective, parameters=650, **changes):
         (MLP, 1_300_000_000, "on mlp over digits, a stand-in, not your model"),
         (QUADRATIC, 1000, "on a noisy quadratic"),
         (QUADRATIC, 10**7, "on a noisy quadratic, a stand-in, not your model"),
-        (BOUND, 650, "by the bound of Theorem 2, not your model's loss"),
+        (BOUND, 650, "by the bound of Theorem 2, not the loss of your model"),
         ({"kind": "none"}, 650, None),
     ],
 )  # fmt: skip

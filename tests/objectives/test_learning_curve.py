@@ -369,7 +369,7 @@ def test_logs_of_every_form_are_read(form, tmp_path):
 def test_the_tokens_of_a_step_must_be_known(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(FORMS["plain"])
-    with pytest.raises(InputError, match=r"tokens of a step are unknown.*--tokens"):
+    with pytest.raises(InputError, match=r"tokens per step are unknown.*--tokens"):
         curve.from_file(path, {})
 
 
@@ -419,7 +419,7 @@ def test_two_batches_show_the_critical_one():
     actual = batch.fitted(*curves)
     assert actual.value == pytest.approx(1e6, rel=0.2)
     assert actual.low <= 1e6 <= actual.high
-    with pytest.raises(ValueError, match="same batch"):
+    with pytest.raises(ValueError, match="equal batches"):
         batch.fitted(curves[0], curves[0])
 
 
@@ -442,6 +442,6 @@ def test_averages_that_are_several_steps_late_are_beyond_the_published_runs():
         evidence.penalty("streaming-diloco", 2, 30, 1e9, overlap=steps) for steps in (1, 20, 60)
     )
     assert on_time.basis == "published"
-    assert late.why == ("no published row of overlap = 20",)
+    assert late.why == ("no published run of overlap = 20",)
     assert late.log_ratio == on_time.log_ratio
     assert on_time.sd < late.sd < later.sd

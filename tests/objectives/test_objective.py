@@ -304,7 +304,7 @@ def test_a_period_outside_theorem_2_is_said_to_be():
     )  # fmt: skip
     outside, inside = (simulate(world, index).notes for index in range(2))
     assert len(outside) == 1
-    assert "tau = 40 is outside Theorem 2, which ends at tau = 12" in outside[0]
+    assert "tau = 40 is outside Theorem 2, which covers tau <= 12" in outside[0]
     assert inside == []
 
 

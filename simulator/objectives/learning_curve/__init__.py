@@ -1,7 +1,7 @@
-"""The loss of a model that the user trains: curve, batch size, and what an algorithm costs.
+"""Predict the loss of the user's model: its curve, the batch size, and an algorithm's excess.
 
-Import `curve` (the loss of a baseline against tokens), `batch` (how a larger batch helps) and
-`evidence` (what published runs, and the user's own, say of local steps); `objective` puts them
-together for an algorithm, and `surrogate` is what its program runs on where no evidence speaks of
-it. Nothing here imports an engine: `engines.normalisation` finds the rates.
+Import `curve` (the loss of a baseline against tokens), `batch` (the effect of larger batches) and
+`evidence` (the cost of local steps in published runs and the user's runs). `objective` combines
+them for an algorithm; without evidence its program runs on a `surrogate`. Nothing here imports an
+engine: `engines.normalisation` finds the rates.
 """

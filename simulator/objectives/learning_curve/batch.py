@@ -1,7 +1,7 @@
-"""How a larger batch helps: the critical batch, or gradient noise scale, in tokens.
+"""Compute the effect of the batch: the critical batch, or gradient noise scale, in tokens.
 
-A run at batch B takes steps in proportion to 1 + critical / B (McCandlish et al., arXiv 1812.06162,
-equation 2.11 and appendix D).
+A run at batch B needs a number of steps proportional to 1 + critical / B (McCandlish et al., arXiv
+1812.06162, equation 2.11 and appendix D).
 """
 
 import math
@@ -14,20 +14,20 @@ import numpy as np
 from ...results import intervals
 from .curve import Curve
 
-SPREAD = 2.0  # factor either way: the published laws' definitions and models differ that much
+SPREAD = 2.0  # factor, either way, between the definitions and models of published laws
 SEEN, BEYOND = 1e9, 3.0
-"""Least tokens, about, of the runs that the law was fitted to, and a further factor for each time
-that there are ten times fewer: at 8e5 tokens it was 35 times too high
+"""Approximate least tokens of the law's runs, and a further factor for every ten times fewer
+tokens: at 8e5 tokens the law was 35 times too high
 (docs/evidence/validation/learning-curves.md)."""
-FEW = 1024  # tokens of a worker's step: a sequence of text of most models has more
-VAGUE = 5.0  # times the law's critical batch, either way: it is then no law of these samples
-LEVELS = 8  # of loss, at which two runs are compared
+FEW = 1024  # tokens per worker and step: a sequence of most language models has more
+VAGUE = 5.0  # factor of the law's critical batch, either way, beyond which the law does not apply
+LEVELS = 8  # levels of loss at which two runs are compared
 LARGEST = 1e18  # tokens: no limit
 
 
 @dataclass(frozen=True)
 class Critical:
-    """A critical batch (tokens), its 90 % interval, and where it comes from, in words."""
+    """A critical batch (tokens), its 90 % interval, and a phrase on its origin."""
 
     value: float
     low: float
@@ -36,40 +36,40 @@ class Critical:
 
 
 def given(value: float | Sequence[float]) -> Critical:
-    """Return a critical batch that the user gives, as a number or a range (tokens)."""
+    """Return the user's critical batch, from a number or a range (tokens)."""
     low, high = (value, value) if isinstance(value, int | float) else value
     return Critical(math.sqrt(low * high) if math.isfinite(high) else high, low, high, "given")
 
 
 def published(tokens: float) -> Critical:
-    """Return the critical batch of language models trained on so many tokens.
+    """Return the critical batch of language models trained on some number of tokens.
 
-    Zhang et al. (arXiv 2410.21676) fit 22.91 D^0.47 sequences of 512 tokens, D in millions, to the
-    batch that takes 20 % more tokens than small ones, a fifth of the critical one; Bergsma et al.
-    (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
+    Zhang et al. (arXiv 2410.21676) fit 22.91 D^0.47 sequences of 512 tokens (D in millions) to the
+    batch that needs 20 % more tokens than small batches, a fifth of the critical batch. Bergsma et
+    al. (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
     """
     value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
     spread = SPREAD * BEYOND ** max(math.log10(SEEN / tokens), 0.0)
     within = "two" if spread == SPREAD else f"{spread:.2g} with so few tokens"
-    source = f"by the law of arXiv 2410.21676, of language, known within a factor of {within}"
+    source = f"by the law of arXiv 2410.21676 for language, within a factor of {within}"
     return Critical(value, value / spread, value * spread, source)
 
 
 def fitted(first: Curve, second: Curve) -> Critical:
-    """Return the critical batch by which two runs of different batch agree.
+    """Return the critical batch that reconciles two runs with different batches.
 
-    Where both reach a loss, their steps after the warm-up relate as 1 + critical / batch. The
-    interval holds the levels of loss, at which no one number fits, as well as the curves' draws.
-    Raises ValueError for runs of one batch, or without a loss that both reach.
+    Their steps after the warm-up to the same loss are proportional to 1 + critical / batch. The
+    interval covers the curves' draws, and the levels of loss, whose best numbers differ. Raises
+    ValueError if the batches are equal, or if no loss is common to both runs.
     """
     pair = sorted((first, second), key=lambda curve: curve.batch)
     small, large = (curve.batch for curve in pair)
     if large < 1.2 * small:
-        raise ValueError("two runs with nearly the same batch show no critical batch; double one")
+        raise ValueError("two runs with nearly equal batches show no critical batch; double one")
     high, low = (float(end(curve.loss(curve.fitted[n]) for curve in pair))
                  for n, end in enumerate((min, max)))  # fmt: skip
     if not low < high:
-        raise ValueError("the two runs reach no loss in common; train the shorter one on")
+        raise ValueError("the two runs reach no common loss; train the shorter one for longer")
     levels = np.linspace(low, high, LEVELS + 1)[:-1]
     steps = [curve.steps_to(levels) for curve in pair]
     ratio = np.maximum(steps[0] / steps[1], 1.0)

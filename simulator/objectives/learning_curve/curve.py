@@ -1,4 +1,4 @@
-"""The loss of a baseline against the tokens that it has seen: a published law, or a user's own run.
+"""Model a baseline's loss against its tokens, by a published law or a log of the user's run.
 
 loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of all four numbers.
 """
@@ -22,22 +22,22 @@ from . import power_law
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 """Re-fit of Hoffmann et al.'s law by Besiroglu et al. (arXiv 2404.10102)."""
 ERRORS = {"E": 0.03, "alpha": 0.02, "beta": 0.02}
-"""Standard errors there. A and B move with their exponents, so that the loss stays at MIDDLE."""
-MIDDLE = {"A": ("alpha", 1e9), "B": ("beta", 2e10)}  # parameters and tokens, about, of its runs
-RUNS = (1e9, 5e11)  # tokens of those runs, about
-START = math.log(32_000)  # loss before training: a token is any of as many
+"""Standard errors of that fit. A and B change with their exponents, so the loss at MIDDLE stays."""
+MIDDLE = {"A": ("alpha", 1e9), "B": ("beta", 2e10)}  # typical parameters and tokens of its runs
+RUNS = (1e9, 5e11)  # approximate range of those runs' tokens
+START = math.log(32_000)  # loss before training: all of 32,000 tokens are equally likely
 DRAWS, SEED = power_law.DRAWS, power_law.SEED
 
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
 FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
-HELD = 0.1  # share of a log, that is predicted from the rest
+HELD = 0.1  # share of a log to hold out
 RISES, MISSES, CLEAR = 4.0, 2.0, 1.0
-"""Standard errors of the end of a log: that rises, is held out, or departs from the law."""
-RESUMED = 20  # times that a job resumed, at most
-WARM, SURE = 0.005, 0.9  # least share of a log, and of the draws, of a warm-up
-ROSE = 0.05  # share of its fall, which a log may rise again
+"""Standard errors that count for a log's end: a rise, a held-out error, or a departure."""
+RESUMED = 20  # most restarts of a job
+WARM, SURE = 0.005, 0.9  # least share of the log, and of the draws, for a warm-up
+ROSE = 0.05  # tolerated rise of a log, as a share of its fall
 SPIKE, SLIGHT, AT_BOUND = 6.0, 0.01, 0.2
-"""Errors, as standard deviations and relative, of a spike; share of draws at a bound."""
+"""Error of a spike, in standard deviations and relative; share of draws at a bound."""
 KINDS = {
     "tokens": "tokens tokens_seen seen_tokens num_tokens n_tokens total_tokens consumed_tokens "
     "train_tokens samples consumed_samples num_samples",
@@ -53,11 +53,11 @@ SAID = EVALUATED | {"train", "training", "lm", "mean", "avg", "average", "loss",
 class Curve:
     """The expected loss of a baseline.
 
-    `batch`: tokens of a step, of all its workers. `fitted`: tokens from the first to the last point
-    that was seen. `draws`: rows of (floor, scale, exponent, shift), uncertain together. `basis`:
-    where it comes from, in words. `warmup`: steps over which the learning rate rose: from then on
-    batches and programs differ by a factor of steps; `lr`: that rate, beside which SGD's have own.
-    `held`: draws without the last tenth of the log; `notes`: what of the log does not follow it.
+    `batch`: tokens per step of all workers. `fitted`: tokens of the first and the last fitted
+    point. `draws`: joint draws of (floor, scale, exponent, shift). `basis`: a phrase on the
+    curve's origin. `warmup`: steps over which the learning rate rose; later, batches and programs
+    differ by a factor of steps. `lr`: the log's SGD rate; None: rates are tuned. `held`: draws
+    without the last tenth of the log. `notes`: parts of the log that do not follow the law.
     """
 
     floor: float
@@ -74,59 +74,59 @@ class Curve:
     notes: tuple[str, ...] = ()
 
     def loss(self, tokens: Any) -> Any:
-        """Return the expected loss after so many tokens."""
+        """Return the expected loss after some number of tokens."""
         seen = self._seen(np.asarray(tokens), self.shift)
         return self.floor + self.scale * seen**-self.exponent
 
     def drawn(self, tokens: Any) -> np.ndarray:
-        """Return the loss after so many tokens by each of the draws, shape (draws, tokens)."""
+        """Return the loss after some number of tokens by draw, shape (draws, tokens)."""
         floor, scale, exponent, shift = self.draws.T[:, :, None]
         losses: np.ndarray = floor + scale * self._seen(np.atleast_1d(tokens), shift) ** -exponent
         return losses
 
     def _seen(self, tokens: np.ndarray, shift: Any) -> Any:
-        """Return tokens + shift; where a warm-up has moved the law, half of that at least."""
+        """Return tokens + shift; at least half of that if a warm-up has moved the law."""
         first = self.fitted[0]
         early = (tokens < first) & (np.asarray(shift) < 0)
         slow = (first + shift) * (1 + tokens / max(first, 1.0)) / 2
         return np.maximum(np.where(early, slow, tokens + shift), 1e-9)
 
     def interval90(self, tokens: float) -> tuple[float, float]:
-        """Return the 90 % interval of the expected loss after so many tokens."""
+        """Return the 90 % interval of the expected loss after some number of tokens."""
         low, high = np.quantile(self.drawn(tokens), intervals.TAILS)
         return float(low), float(high)
 
     def tokens_to(self, loss: float) -> float:
-        """Return the tokens after which the loss is reached, inf for one never reached."""
+        """Return the tokens to reach a loss, inf if it is never reached."""
         if loss <= self.floor:
             return math.inf
         logs = -math.log((loss - self.floor) / self.scale) / self.exponent
         return max(math.exp(logs) - self.shift, 0.0) if logs < 700 else math.inf
 
     def at(self, step: Any, progress: Any = 1.0) -> Any:
-        """Return its tokens when it is as far as a run that goes `progress` of its steps in one.
+        """Return the baseline's tokens at a run's `step`, which equals `progress` of its steps.
 
-        Over the warm-up all go alike, by their small rate.
+        During the warm-up all runs progress alike, because their rates are small.
         """
         warm = np.minimum(step, self.warmup)
         return warm * self.batch + (step - warm) * self.batch * progress
 
     def even(self, tokens: Any, progress: Any = 1.0) -> Any:
-        """Return what goes by steps as tokens would without a warm-up: the inverse of `at`."""
+        """Convert the baseline's tokens to tokens without a warm-up: the inverse of `at`."""
         return tokens + (progress - 1) * np.minimum(tokens, self.warmup * self.batch)
 
     def behind(self, log_steps: Any, step: Any, progress: float = 1.0) -> Any:
-        """Return the log ratio of the loss of a run that takes so many times the steps."""
+        """Return the log ratio of the losses if a run needs exp(`log_steps`) times the steps."""
         slow = self.at(step, progress * np.exp(-log_steps))
         return np.log(self.loss(slow) / self.loss(self.at(step, progress)))
 
     def ratio(self, log: float, sd: float, step: float, progress: Any = 1.0) -> tuple[float, float]:
-        """Return the same and its standard deviation, by the log of the steps and its own."""
+        """Return `behind` and its deviation, from the log of the steps and its deviation."""
         low, middle, high = self.behind(log + sd * np.arange(-1, 2), step, progress).tolist()
         return middle, (high - low) / 2
 
     def steps_to(self, loss: Any) -> np.ndarray:
-        """Return steps after the warm-up by the curve, then by each draw: (1 + draws, losses)."""
+        """Return the steps after the warm-up to losses, by curve and draws: (1 + draws, losses)."""
         best = [self.floor, self.scale, self.exponent, self.shift]
         floor, scale, exponent, shift = np.vstack([best, self.draws]).T[:, :, None]
         above = np.maximum(np.atleast_1d(loss) - floor, 1e-12) / scale
@@ -138,9 +138,9 @@ class Curve:
 def from_law(table: Mapping[str, Any], batch: float) -> Curve:
     """Return the curve of a published law: loss = E + A / parameters^alpha + B / tokens^beta.
 
-    `table`: `law` ("chinchilla"), `parameters`, and constants of the user's own. Such a law speaks
-    of the loss at the end of a run that was planned for so many tokens: the curve is the envelope
-    of runs planned to end at each time, below that of any one of them until it ends.
+    `table`: `law` ("chinchilla"), `parameters`, and the user's constants. The law gives the loss at
+    the end of a run that was planned for its tokens. So the curve is the envelope of runs planned
+    for every length, and lies below the curve of any of these runs before its end.
     """
     best = {key: float(table.get(key, value)) for key, value in CHINCHILLA.items()}
     errors = np.random.default_rng(SEED).standard_normal((DRAWS, 3)) * [*ERRORS.values()]
@@ -154,20 +154,18 @@ def from_law(table: Mapping[str, Any], batch: float) -> Curve:
         rows.append((floor, law["B"], law["beta"], shift))
     constants = [key for key in CHINCHILLA if key in table]
     basis = f"law with the user's {' and '.join(constants)}" if constants else "arXiv 2404.10102"
-    sentence = (
-        f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs planned to end then"
-    )
+    sentence = f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs of every length"
     floor, scale, exponent, shift = rows[0]
     return Curve(floor, scale, exponent, shift, batch, RUNS, np.array(rows[1:]), sentence)
 
 
 def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
-    """Fit a curve to a log: CSV of W&B, TensorBoard's scalars or a loop's own, or JSON lines.
+    """Fit a curve to a log: a CSV file (of W&B or a training loop), TensorBoard, or JSON lines.
 
-    `table`: `tokens` for each worker and step, and `workers`, which give the tokens of a step and,
-    where the log has steps alone, the tokens; `columns`: names of columns by quantity (tokens,
-    step, loss, run); `warmup`: steps that the fit leaves out, found if absent. Raises InputError,
-    which names file, line, column and remedy.
+    `table`: `tokens` per worker and step, and `workers`, which determine the tokens of a step and
+    of a log with steps only; `columns`: column names by quantity (tokens, step, loss, run);
+    `warmup`: steps that the fit ignores, estimated if missing. Raises InputError with file, line,
+    column and remedy.
     """
     warmup, near = table.get("warmup"), os.path.relpath(path)
     path = path if near.startswith(os.pardir) else near
@@ -183,9 +181,9 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
 def points(
     path: Path | str, table: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, str, tuple[str, ...]]:
-    """Read tokens, losses, runs, a step's tokens, the losses' column, and notes from a log.
+    """Read tokens, losses, runs, tokens per step, the losses' column, and notes from a log.
 
-    As `from_file`. Raises InputError.
+    `table`: see `from_file`. Raises InputError.
     """
     try:
         chosen, by, lines = _columns(Path(path), table.get("columns") or {})
@@ -194,11 +192,11 @@ def points(
         order = np.argsort(run, kind="stable")
         at = by[axis][order]
         back = (np.diff(at) <= 0) & (np.diff(run[order]) == 0)
-        kept = _kept(at, run[order]) if back.any() else np.ones(len(at), bool)
+        kept = _not_repeated(at, run[order]) if back.any() else np.ones(len(at), bool)
         if back.sum() > RESUMED or kept.mean() < 0.5:
             raise ValueError(
                 f"line {lines[order][1:][int(back.argmax())]}, column {chosen[axis]}: not above "
-                "the line before; cut the log where the job resumed, one line for each step"
+                "the previous line; cut the log where the job resumed, to one line per step"
             )
         order, resumed = order[kept], int(back.sum())
         batch = float(table.get("tokens") or 0) * float(table.get("workers") or 1)
@@ -206,21 +204,21 @@ def points(
             batch = float(np.ptp(by["tokens"]) / np.ptp(by["step"]))
         if not batch > 0:
             raise ValueError(
-                "the tokens of a step are unknown; say `tokens`, of one worker's step (--tokens)"
+                "the tokens per step are unknown; give the tokens of a worker's step (--tokens)"
             )
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
     seen = by[axis] * (1.0 if axis == "tokens" else batch)
-    notes = [f"its steps go back ({resumed} x), as a job that resumed: the later lines count"]
+    notes = [f"its steps go back ({resumed} x), so the job resumed: the later lines count"]
     column = visible(chosen["loss"])
     return seen[order], by["loss"][order], run[order], batch, column, tuple(notes * (resumed > 0))
 
 
-def _kept(at: np.ndarray, run: np.ndarray) -> np.ndarray:
-    """Return which points of each run none of its later lines repeats or precedes."""
+def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
+    """Return which points no later line of their run repeats or precedes."""
     kept = np.ones(len(at), bool)
-    for one in np.unique(run):
-        places = np.flatnonzero(run == one)
+    for number in np.unique(run):
+        places = np.flatnonzero(run == number)
         later = np.minimum.accumulate(at[places][::-1])[::-1]
         kept[places[:-1]] = at[places[:-1]] < later[1:]
     return kept
@@ -229,7 +227,7 @@ def _kept(at: np.ndarray, run: np.ndarray) -> np.ndarray:
 def _columns(
     path: Path, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, np.ndarray], np.ndarray]:
-    """Read a log's columns; return their names and numbers by quantity, and the lines' numbers."""
+    """Read a log's columns; return names and numbers by quantity, and the line numbers."""
     names, rows = log_table.read(path, NEEDED, "loss")
     few = [] if "loss" in given else _few(names, rows)
     chosen = log_table.choose([name for name in names if name not in few], given, _quantity)
@@ -247,7 +245,7 @@ def _columns(
 
 
 def _few(names: Sequence[str], rows: log_table.Rows) -> list[str]:
-    """Return columns of losses with fewer points than a fit takes, where others have enough."""
+    """Return columns of losses with too few points for a fit, if others have enough."""
     losses = [n for n, name in enumerate(names) if (_quantity(name) or [""])[0] == "loss"]
     filled = dict.fromkeys(losses, 0)
     for _, cells in rows() if len(losses) > 1 else ():
@@ -257,19 +255,19 @@ def _few(names: Sequence[str], rows: log_table.Rows) -> list[str]:
     return few if len(few) < len(losses) else []
 
 
-def _reader(what: str, least: float, most: float) -> Callable[[Any], float]:
+def _reader(kind: str, least: float, most: float) -> Callable[[Any], float]:
     def read(cell: Any) -> float:
         """Read a number, nan for an empty cell. Raises ValueError."""
         if cell is None or not str(cell).strip():
             return math.nan
         if isinstance(cell, str) and re.fullmatch(r"\s*\d+,\d+\s*", cell) and most < LARGEST:
-            cell = cell.replace(",", ".")  # as many countries write
+            cell = cell.replace(",", ".")  # the decimal comma of many countries
         try:
             value = float(cell)
         except (ValueError, TypeError, OverflowError):
             value = math.nan
         if not least <= value <= most:
-            raise ValueError(f"no {what}; write a number from {least:g} to {most:g}, or cut "
+            raise ValueError(f"no {kind}; write a number from {least:g} to {most:g}, or cut "
                              "the log where the run diverged")  # fmt: skip
         return value
 
@@ -277,9 +275,9 @@ def _reader(what: str, least: float, most: float) -> Callable[[Any], float]:
 
 
 def _quantity(name: str) -> tuple[str, int] | None:
-    """Read a column's name: its quantity, and its place among several of that quantity.
+    """Return the quantity of a column by its name, and its rank among such columns.
 
-    Losses of an evaluation come before others, and those before TensorBoard's "Value".
+    Losses of an evaluation come first, then other losses, then TensorBoard's "Value".
     """
     words = log_table.words(log_table.bare(name))
     if "loss" in words and {*words} <= SAID:
@@ -298,9 +296,9 @@ def fit(
     batch: float,
     warmup: float | None = None,
 ) -> Curve:
-    """Fit floor and power law to the part of a log that follows them, and draw all four numbers.
+    """Fit floor and power law to the part of a log that follows them, with joint draws.
 
-    `run`: number of each point's run; `warmup`: steps that are left out, found if None. Raises
+    `run`: number of each point's run; `warmup`: steps to ignore, estimated if None. Raises
     ValueError for a log that is too short, does not fall, or rises at its end.
     """
     if warmup:
@@ -308,7 +306,7 @@ def fit(
     places, place = np.unique(tokens, return_inverse=True)
     if (count := len(places)) < FEWEST:
         where = f" after {warmup:g} steps of warm-up" if warmup else ""
-        raise ValueError(f"{count} points{where}; a fit takes {FEWEST} or more, so log more often")
+        raise ValueError(f"{count} points{where}; a fit needs {FEWEST} or more: log more often")
     means = np.bincount(place, loss) / np.bincount(place)
     parts = np.array_split(means, 4)
     if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
@@ -316,24 +314,24 @@ def fit(
             f"the loss does not fall (from {parts[0].mean():.4g} to {parts[-1].mean():.4g}); give "
             "a run that learns"
         )
-    with np.errstate(all="ignore"):  # of candidates that fit nothing
+    with np.errstate(all="ignore"):  # candidates may not fit at all
         law = power_law.fit(places, means, whole=warmup is not None)
         _demand_no_rise(places / batch, means, law.noise)
         late, notes = _late(law, places, means, batch)
         held, missed = _held_out(law, places, means, warmup is not None)
         spikes = _spikes(law, places, means, batch)
     if missed:
-        what = f"held out, the last tenth of the log is missed by {missed:+.1%}"
-        notes.append(f"{what}: that widens the interval")
+        sentence = f"predicted from the rest, the last tenth of the log is off by {missed:+.1%}"
+        notes.append(f"{sentence}: this widens the interval")
     errors = late + missed * _normal(2)
     first, rose = float(places[law.begin]), float(np.median(law.warmup))
     if law.begin:
-        what = f"its first {first / batch:.0f} steps do not follow the law of the rest: left out"
-        notes.insert(0, what)
+        sentence = f"its first {first / batch:.0f} steps do not follow the law, and are ignored"
+        notes.insert(0, sentence)
     elif warmup is None and np.mean(law.warmup > 0) > SURE and rose > WARM * places[-1]:
         first, warmup = float(places[np.searchsorted(places, rose)]), rose / batch
-        what = f"its warm-up takes about {warmup:.2g} steps, unless --warmup states others"
-        notes.insert(0, what)
+        sentence = f"its warm-up takes about {warmup:.2g} steps (--warmup sets another number)"
+        notes.insert(0, sentence)
     mean_of = [np.mean(loss[run == one] / means[place[run == one]]) for one in np.unique(run)]
     if len(mean_of) > 1:
         errors = errors + _normal(1) * np.std(mean_of, ddof=1) / math.sqrt(len(mean_of))
@@ -349,7 +347,7 @@ def fit(
 
 
 def _demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
-    """Refuse a log that ends above its lowest losses, whose law would be none."""
+    """Refuse a log that ends above its lowest losses, because no law fits it."""
     late = max(len(loss) // 30, 2)
     means = np.convolve(loss, np.ones(late) / late, "valid")
     lowest = int(means.argmin())
@@ -364,23 +362,23 @@ def _demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
 def _late(
     law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float
 ) -> tuple[np.ndarray, list[str]]:
-    """Return errors, as logs, by which the end of a log departs from its law, and notes of it."""
+    """Return the log's departure from its law at the end, as draws of log errors, and notes."""
     missed, sds = law.off(tokens[law.end :], loss[law.end :]) if law.end < len(loss) else (0.0, 0.0)
     if abs(missed) <= SLIGHT or abs(sds) <= CLEAR:
         return np.zeros(DRAWS), []
-    what = (
+    sentence = (
         f"the loss {'falls below' if missed < 0 else 'stays above'} its law from about step "
-        f"{tokens[law.end] / batch:.0f} on, by {abs(missed):.1%}, as where the learning rate "
-        "changes: these steps are left out, and widen the interval"
+        f"{tokens[law.end] / batch:.0f} on, by {abs(missed):.1%}, perhaps because the learning "
+        "rate changes: these steps are ignored, and widen the interval"
     )
-    # A longer run may end with such a decay, or go on without.
-    return missed / 3 + missed * 2 / 3 * _normal(0), [what]
+    # A longer run may or may not end with such a decay.
+    return missed / 3 + missed * 2 / 3 * _normal(0), [sentence]
 
 
 def _held_out(
     law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, whole: bool
 ) -> tuple[np.ndarray, float]:
-    """Return the law without the last tenth of a log, and what it clearly misses of that."""
+    """Return the law without the last tenth of a log, and its significant error there."""
     before = round(min(law.end, (1 - HELD) * len(loss)))
     held = power_law.fit(tokens, loss, whole=whole, window=(law.begin, before))
     last = slice(before, law.end)
@@ -393,19 +391,19 @@ def _normal(number: int) -> np.ndarray:
 
 
 def _spikes(law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float) -> list[str]:
-    """Say which points lie far above the law: they count as outliers."""
+    """Note the points far above the law, which count as outliers."""
     inside = slice(max(law.begin, int(np.searchsorted(tokens, np.median(law.warmup)))), law.end)
     over = loss[inside] / power_law.losses(law.rows[:1], tokens[inside])[0] - 1
     high = over > max(SPIKE * 1.4826 * float(np.median(np.abs(over))), SLIGHT)
     many = int(np.count_nonzero(high & ~np.roll(high, 1)))
     top = int(over.argmax())
-    what = f"{many} spike{'s' * (many > 1)} or restart{'s' * (many > 1)}"
+    sentence = f"{many} spike{'s' * (many > 1)} or restart{'s' * (many > 1)}"
     highest = f"the highest at step {tokens[inside][top] / batch:.0f} ({over[top]:+.0%})"
-    return [f"{what}, {highest}: they do not count"] if many else []
+    return [f"{sentence}, {highest}: ignored"] if many else []
 
 
 def _bounds(draws: np.ndarray) -> list[str]:
-    """Say which numbers the log leaves open."""
+    """Note the numbers that the log does not determine."""
     notes = []
     low, high = np.exp(power_law.LOW[0]), np.exp(power_law.HIGH[0])
     near = np.mean((draws[:, 2] < 1.15 * low) | (draws[:, 2] > high / 1.15))
@@ -415,6 +413,6 @@ def _bounds(draws: np.ndarray) -> list[str]:
     if least < 0.1 * most:
         notes.append(
             f"the log does not show its floor ({intervals.USUAL}: {least:.2g} to {most:.3g}): far "
-            "beyond it, trust the interval alone"
+            "beyond the log, trust only the interval"
         )
     return notes

@@ -1,15 +1,15 @@
-"""Cost of local steps in loss, by published runs and the user's runs.
+"""Estimate the cost of local steps in loss, from published runs and the user's runs.
 
-Published: a law of the log of the final loss over data-parallel's on as many tokens, of M replicas
-that average every H steps and N parameters,
+The published law is the log of the final loss over the data-parallel loss at equal tokens, for M
+replicas that average every H steps, and N parameters,
 
-    a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30,
+a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30.
 
-which grows from nothing at H = 1 with ln H, and beyond H = 30, for M > 1, by k for each factor e.
-`tests/lab/evidence/diloco.py` has fitted it to the published tables; diloco_law.toml has the fit.
+Below H = 30 it grows with ln H from zero at H = 1; above, for M > 1, by k for every factor e.
+`tests/lab/evidence/diloco.py` fits it to the published tables; diloco_law.toml has the fit.
 
-Errors are arrays of `DRAWS` draws of a log ratio. Sources of errors are named, and a source has the
-same draws wherever it is named, so that what two algorithms share cancels between them.
+Errors are arrays of `DRAWS` draws of a log ratio. Sources of errors have names, and a source has
+the same draws everywhere, so errors common to two algorithms cancel between them.
 """
 
 import math
@@ -25,38 +25,38 @@ from ...inputs import untrusted
 from ...results import intervals
 from .curve import DRAWS
 
-USUAL = 30  # period of most rows
+USUAL = 30  # period of most published rows
 LAW = Path(__file__).with_name("diloco_law.toml")
 PUBLISHED = ("diloco", "streaming-diloco")
-ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
-LATE_SD = 0.003  # of those without rows of their own, and where averages are more than a step late
-PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the evidence
+ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # with the same steps, applied later
+LATE_SD = 0.003  # for programs without published rows, and for averages more than a step late
+PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the published runs
 OF_RUNS = f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"
-LONGEST = {2.0: 100}  # period of the rows of so many replicas; of others: USUAL
+LONGEST = {2.0: 100}  # largest period by replicas; else USUAL
 OUTER = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
 """Best outer learning rate by replicas, at Nesterov momentum 0.9 (arXiv 2503.09799, figure 7)."""
-ROBUST = 1.0  # doublings of outer_lr / (1 - momentum) within which nothing is added
-UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
+ROBUST = 1.0  # doublings of outer_lr / (1 - momentum) without a penalty
+UNTUNED = 0.005  # log loss per further doubling, an assumption that the sentence states
 BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
 """Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
-SLIGHT = math.log10(1.1)  # decades beyond that are none: with a period of 32 for 30, 0.03 % of loss
-UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published:
-SCALED = 10.0  # of the shape that own runs have there, whose scale, so many times as wide, they say
-SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
-PAPERS = 0.007  # from the law's to others, where no own run speaks: 90 % are within 6.3 (Cauchy's
-# law) times the one that is known, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
-ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
-NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
-COMMON = 0.8  # of an error's variance, which is the same at all places
+SLIGHT = math.log10(1.1)  # negligible decades: a period of 32 for 30 changes the loss by 0.03 %
+UNKNOWN = 0.2  # standard deviation at 8 replicas and period 30 of programs without published runs
+SCALED = 10.0  # factor of that deviation for the scale, which the user's runs then determine
+SETUP = 0.01  # standard deviation between set-ups, so that the user's runs outweigh published ones
+PAPERS = 0.007  # standard deviation between papers, without the user's runs: 90 % are within 6.3
+# times (Cauchy's law) the only known error, 0.18 % (arXiv 2502.12996 against table 4's law)
+ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters that decorrelate errors
+NEAR = (1.0, 2.0, 3.3)  # doublings within which a user's run counts as measured
+COMMON = 0.8  # share of an error's variance that is common to all places
 Place = tuple[float, float, float]
 """Replicas, period and parameters."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """The fitted law: `theta` = (a, d, ln b, c, g, k), its covariance, and the runs' own spread.
+    """The fitted law: `theta` = (a, d, ln b, c, g, k), and its covariance.
 
-    `spread`: relative standard deviation of one run's loss.
+    `spread`: relative standard deviation of a single run's loss.
     """
 
     theta: np.ndarray
@@ -68,17 +68,17 @@ class Law:
         return float(law_of(self.theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the sum of the law's terms without signs, for two replicas or more: never 0."""
-        alone = self.mean(parameters, 1, period)
-        return abs(alone) + self.mean(parameters, max(replicas, 2), period) - alone
+        """Return the sum of the law's absolute terms, for at least two replicas: never 0."""
+        without = self.mean(parameters, 1, period)
+        return abs(without) + self.mean(parameters, max(replicas, 2), period) - without
 
     def sd(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the standard deviation of the log ratio of two runs, by the fit alone."""
+        """Return the standard deviation of the log ratio of two runs due to the fit."""
         slope = self._slope(parameters, replicas, period)
         return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
 
     def errors(self, program: str, place: Place) -> np.ndarray:
-        """Draw the errors of the fit, of the baseline's run and of the program's."""
+        """Draw the errors of the fit, of the baseline's run and of the program's run."""
         replicas, period, parameters = place
         numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
         of_fit = numbers @ [drawn(f"law {index}") for index in range(len(numbers))]
@@ -92,9 +92,9 @@ class Law:
 
 @dataclass(frozen=True)
 class OwnRun:
-    """What a user's own run with local steps has shown: `log_ratio` to data-parallel, its `sd`.
+    """A user's run with local steps: `log_ratio` of its loss to data-parallel training, and `sd`.
 
-    `source`: of its error, which is the same whatever the run is taken to speak of.
+    `source`: name of its error, whose draws are the same for all uses of the run.
     """
 
     program: str
@@ -107,16 +107,16 @@ class OwnRun:
 
     @property
     def place(self) -> Place:
-        """Return replicas, period and parameters."""
+        """Replicas, period and parameters."""
         return self.replicas, self.period, self.parameters
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """The log of the final loss over data-parallel's on as many tokens, and its basis.
+    """The log of the final loss over the data-parallel loss at equal tokens, and its basis.
 
-    `basis`: "published", "measured" or "extrapolated". `sentence` says all of that, `why` what
-    makes it extrapolated; `errors`: draws of its error, of standard deviation `sd`.
+    `basis`: "published", "measured" or "extrapolated". `sentence` describes the penalty, `why`
+    gives the reasons for extrapolation; `errors`: draws of its error, with deviation `sd`.
     """
 
     log_ratio: float
@@ -129,13 +129,13 @@ class Penalty:
 
 @lru_cache(4096)
 def drawn(source: str, place: Place | None = None) -> np.ndarray:
-    """Draw a source of errors: `DRAWS` numbers, standard normal, the same wherever it is named.
+    """Draw a source of errors: `DRAWS` standard normal numbers that depend only on its name.
 
-    With a place, `COMMON` of their variance is shared by the source's errors at all places.
+    With a place, the source's errors at all places share `COMMON` of their variance.
     """
     if place is not None:
-        here = f"{source} at {[*map(float, place)]}"
-        mixed: np.ndarray = COMMON**0.5 * drawn(source) + (1 - COMMON) ** 0.5 * drawn(here)
+        local_source = f"{source} at {[*map(float, place)]}"
+        mixed: np.ndarray = COMMON**0.5 * drawn(source) + (1 - COMMON) ** 0.5 * drawn(local_source)
         return mixed
     return np.random.default_rng([*source.encode()]).standard_normal(DRAWS)
 
@@ -152,10 +152,10 @@ def penalty(  # noqa: PLR0913
     overlap: int = 0,
     own: Sequence[OwnRun] = (),
 ) -> Penalty | None:
-    """Return the cost of local steps in loss; None without a publication or own run.
+    """Return the cost of local steps in loss; None without published runs or runs of the user.
 
-    `tokens`: of the whole run (default: 20 for each parameter). `overlap`: steps that an average
-    may take. `own`: the user's runs; those of the same program count.
+    `tokens`: of the whole run (default: 20 per parameter). `overlap`: steps that an average may
+    take. `own`: the user's runs, of which those of the same program count.
     """
     family = ALIKE if program in ALIKE else (program,)
     runs = [run for run in own if run.program in family]
@@ -165,7 +165,7 @@ def penalty(  # noqa: PLR0913
         sentence = f"{program} with period 1 is data-parallel"
         return Penalty(0.0, 0.0, "published", sentence, np.zeros(DRAWS))
     ratio = (tokens or TOKENS * parameters) / parameters
-    # Of 80 clients 79.5 may count, which is no other place than that of an own run.
+    # If 79.5 of 80 clients count on average, the place equals that of a run with 80 replicas.
     same = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
     at = next(same, replicas), period, parameters
     mean, sd, reasons, errors = by_law(program, at, ratio, overlap)
@@ -178,8 +178,8 @@ def penalty(  # noqa: PLR0913
         mean, sd, errors = _updated(at, mean, sd, runs, program in ALIKE)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
         near = (off <= NEAR).all(axis=1).any()
-        basis, reasons = ("measured", []) if near else ("extrapolated", ["far from the own run"])
-        source = f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"
+        basis, reasons = ("measured", []) if near else ("extrapolated", ["far from your own run"])
+        source = f"your own run{'s' * (len(runs) > 1)} of {runs[0].program}"
     else:
         other = PAPERS * min(math.log(period) / math.log(USUAL), 1.0)
         sd, errors = math.hypot(sd, other), errors + other * drawn("set-up diloco", at)
@@ -187,7 +187,7 @@ def penalty(  # noqa: PLR0913
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
         f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {low:+.2%} to {high:+.2%}) against "
-        f"data-parallel on as many tokens, {basis}: {'; '.join([source, *reasons])}"
+        f"data-parallel at equal tokens, {basis}: {'; '.join([source, *reasons])}"
     )
     beyond = tuple(reasons) if basis == "extrapolated" else ()
     return Penalty(mean, sd, basis, sentence, errors, beyond)
@@ -202,9 +202,9 @@ def ends(mean: float, errors: np.ndarray, share: float = 1.0) -> np.ndarray:
 def by_law(
     program: str, at: Place, ratio: float, overlap: int = 0
 ) -> tuple[float, float, list[str], np.ndarray]:
-    """Return the law's mean and deviation, what is beyond the evidence, and errors.
+    """Return the law's mean and deviation, the reasons for extrapolation, and draws of errors.
 
-    `ratio`: tokens per parameter. Those of a program without a law are the shape of its penalty.
+    `ratio`: tokens per parameter. Without a law, the deviation has the shape of the penalty.
     """
     law, (replicas, period, parameters) = published(), at
     if program not in ALIKE:
@@ -221,8 +221,8 @@ def by_law(
     reasons = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
     if program not in PUBLISHED or overlap > 1:
         further[program] = LATE_SD * max(1.0, overlap / USUAL)
-        what = f"overlap = {overlap}" if overlap > 1 else "this program"
-        reasons.append(f"no published row of {what}")
+        subject = f"overlap = {overlap}" if overlap > 1 else "this program"
+        reasons.append(f"no published run of {subject}")
     errors = law.errors(program, at)
     for source, sd in further.items():
         errors = errors + sd * drawn(source)
@@ -236,7 +236,7 @@ def _decades(value: float, low: float, high: float) -> float:
 
 
 def best_outer_lr(replicas: float) -> float:
-    """Return the published optimum, between those of `OUTER` by the logarithm."""
+    """Return the published optimum, interpolated logarithmically in `OUTER`."""
     return float(np.interp(math.log2(max(replicas, 1)), range(4), [*OUTER.values()]))
 
 
@@ -248,7 +248,7 @@ def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list
         return 0.0, []
     shift = UNTUNED * (doublings - ROBUST)
     return shift, [
-        f"{shift:+.1%} assumed, not published, for an outer step far from the best "
+        f"{shift:+.1%} assumed, not published, for an outer step far from the best one "
         f"(outer_lr {best:g}, outer_momentum 0.9)"
     ]
 
@@ -256,11 +256,11 @@ def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list
 def _updated(
     at: Place, mean: float, sd: float, runs: Sequence[OwnRun], has_law: bool
 ) -> tuple[float, float, np.ndarray]:
-    """Combine the law with own runs: errors of similar settings are similar.
+    """Combine the law with the user's runs, assuming similar errors for similar settings.
 
-    The law's error is a Gaussian process whose standard deviation is the law's and that of
-    set-ups, so that own runs count by their precision and scale with the law's shape. Without a law
-    the runs alone say the scale: nothing draws them towards zero.
+    The law's error is a Gaussian process with the standard deviations of the law and of set-ups, so
+    runs count by their precision and scale with the law's shape. Without a law the runs alone
+    determine the scale: nothing pulls them towards zero.
     """
     laws = [by_law(run.program, run.place, TOKENS) for run in runs]
     logs = np.log2([at, *(run.place for run in runs)])
@@ -289,7 +289,7 @@ def published() -> Law:
 
 
 def law_of(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
-    """Return the expected log ratios by the numbers of a law."""
+    """Return the expected log ratios for a law's numbers."""
     a, d, log_b, c, g, k = theta
     size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
     usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
@@ -299,6 +299,6 @@ def law_of(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np
 
 
 def slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:
-    """Return the derivatives of a function's values by each number, by central differences."""
+    """Return the derivatives of a function's values by central differences."""
     ends = [(function(theta + e), function(theta - e)) for e in 1e-5 * np.eye(len(theta))]
     return np.stack([(above - below) / 2e-5 for above, below in ends], axis=-1)

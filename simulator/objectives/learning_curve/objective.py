@@ -1,8 +1,8 @@
-"""What the loss of an algorithm is expected to be: its curve, its penalty, and their basis.
+"""Predict the loss of an algorithm from a baseline's curve, a penalty, and their basis.
 
-`expect` says what is known without a run. Where published runs or the user's own say what an
-algorithm costs, its loss follows the baseline's curve by steps (`FromCurve`); elsewhere its program
-runs on a `Surrogate`, which shows what delay, noise, lost gradients and codecs do.
+`expect` predicts without a run. If published runs or the user's runs show an algorithm's cost, its
+loss follows the baseline's curve by steps (`FromCurve`). Otherwise its program runs on a
+`Surrogate`, which shows the effects of delay, noise, lost gradients and codecs.
 """
 
 import json
@@ -38,33 +38,33 @@ from .surrogate import (
 )
 
 MECHANISM = Path(__file__).with_name("mechanism.toml")
-AGREED = 20  # rounds after which what depends on the steps, and these on it, agree
-HALVED = 40  # times that a range of steps is halved, in logarithms: to less than 1e-9
-ROUNDS = 4.0  # over which a penalty sets in
+AGREED = 20  # iterations until the steps and the critical batch agree
+HALVED = 40  # bisections of a range of log steps, to less than 1e-9
+ROUNDS = 4.0  # number of rounds over which a penalty sets in
 SHARPEST = 0.1
-"""Curvature times rate of the sharpest modes that count at tuned rates: a program that is not
-stable up to there has to go slower. Uncorrected means 5 steps late (stable up to 0.28) cost
-synchronous SGD's tuned rate little, means that are 20 steps late (0.08) much (notes on delayed
-averaging, Zhu et al., NeurIPS 2021)."""
+"""Curvature times rate of the sharpest relevant modes at tuned rates; a program that is unstable
+there needs a lower rate. Synchronous SGD's tuned rate suits uncorrected means 5 steps late (stable
+up to 0.28), but not means 20 steps late (0.08) (notes on delayed averaging, Zhu et al., NeurIPS
+2021)."""
 LOUDEST = 3e-7
-"""Variance of a step's noise over the loss at the end, at most: a surrogate's own noise then moves
-the loss by some 0.02 % (a mode's noise times its distance counts, as long as it is far off)."""
-SETTLED = 0.6  # of the curvature up to which it is stable: what is sharper would settle late
-NEAR = 0.1  # of the log of a factor of steps: over so much its penalty is a straight line
-AHEAD, FURTHER = 1.1, 1.5  # durations of the first run of a surrogate, and times that of others
-KEPT = 2  # entries that a sparse codec keeps, at least
+"""Largest variance of a step's noise over the final loss: the noise of a surrogate then changes the
+loss by about 0.02 % (a mode's noise times its distance counts while it is far from its optimum)."""
+SETTLED = 0.6  # share of the largest stable curvature: sharper modes would settle late
+NEAR = 0.1  # of the log of a factor of steps: within it the penalty is linear
+AHEAD, FURTHER = 1.1, 1.5  # durations of a surrogate's first run, and the factor of later ones
+KEPT = 2  # least number of entries that a sparse codec sends
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The loss of an algorithm by what is known without running it.
+    """The predicted loss of an algorithm, without a run.
 
-    `log_ratio`: of the loss at the end over data-parallel training's on as many tokens, as far as
-    evidence says it, with its `sd`; `basis`: "measured", "published", "mechanism" or
-    "extrapolated", and `sentence` says of what; `direct`: whether nothing is left to the mechanism;
-    `period`: local steps between agreements; `tokens`: of one worker's step; `steps`: of the run;
-    `errors`: draws of the error whose deviation is `sd`; `why`: what makes the basis
-    "extrapolated"; `log_steps`: that of the factor of steps as which the ratio grows along the run.
+    `log_ratio`: log of the final loss over the data-parallel loss at equal tokens, by evidence;
+    `sd`: its deviation; `basis`: "measured", "published", "mechanism" or "extrapolated";
+    `sentence`: description of the basis; `direct`: whether evidence alone gives the loss, without a
+    surrogate; `period`: local steps between agreements; `tokens`: per worker and step; `steps`: of
+    the run; `errors`: draws of the error with deviation `sd`; `why`: reasons for extrapolation;
+    `log_steps`: log of the factor of steps that determines the ratio along the run.
     """
 
     curve: Curve
@@ -85,17 +85,17 @@ class Expected:
     dimension: ClassVar[None] = None
 
     def make(self, workers: int, seed: int) -> "FromCurve":
-        """Make the objective of a run of a `direct` one."""
+        """Make the objective of a run, if `direct`."""
         return FromCurve(self)
 
     @property
     def phrase(self) -> str:
-        """Say what the loss is the loss of, to stand after a value."""
+        """Return a phrase on the loss's origin, to follow a value."""
         basis = self.curve.basis.partition(",")[0]
         return f"by {'a curve ' * basis.startswith('fitted')}{basis}, {self.basis}"
 
     def seen(self, step: Any, averaged: float | None = None, critical: Any = None) -> Any:
-        """Return the baseline's tokens after which it is as far as a run after so many steps.
+        """Return the tokens after which the baseline is as far as this run after `step` steps.
 
         `averaged`: gradients per step (default: those of all workers); `critical`: batch.
         """
@@ -103,7 +103,7 @@ class Expected:
 
     @property
     def beyond(self) -> bool:
-        """Whether the run sees more tokens than the curve was fitted to."""
+        """Whether the run has more tokens than the fitted log."""
         return float(self.seen(self.steps)) > self.curve.fitted[1] * (1 + 1e-9)
 
     def progress(self, averaged: float | None = None, critical: Any = None) -> Any:
@@ -113,13 +113,13 @@ class Expected:
         return batch.progress(tokens, self.curve.batch, critical)
 
     def ratio(self, step: Any) -> Any:
-        """Return the ratio that evidence adds to the loss: it sets in over the first rounds."""
+        """Return the factor of the loss by evidence; it sets in over the first rounds."""
         return np.exp(self.log_ratio * self.ramp(step))
 
     def ramp(self, step: Any, wrong: float = 0.0) -> Any:
-        """Return the share of the penalty that has set in; by steps: 1 at the end of the run.
+        """Return the share of the penalty that has set in; with `log_steps`, 1 at the run's end.
 
-        `wrong`: of what the penalty is off by, if the log of the steps is by so much, or as little.
+        `wrong`: error of the log of the steps; the share is then that of the penalty's error.
         """
         if self.log_steps is None:
             return -np.expm1(-step / (ROUNDS * self.period))
@@ -135,14 +135,14 @@ class Expected:
         return set_in / end
 
     def parallel(self, step: Any) -> Any:
-        """Return the loss of data-parallel training after so many steps."""
+        """Return the loss of data-parallel training after `step` steps."""
         return self.curve.loss(self.seen(step))
 
     def factors(self, steps: Any) -> np.ndarray:
-        """Return by what the loss may be wrong: draws of a factor at each step, (draws, steps).
+        """Return draws of the loss's error as factors at each step, shape (draws, steps).
 
-        Curve, critical batch and penalty are drawn together, and what algorithms share of them is
-        the same for all; a factor is the same for all seeds. No loss is below its draw's floor.
+        Curve, critical batch and penalty are drawn together; algorithms share common errors, and
+        all seeds share a factor. No loss is below its draw's floor.
         """
         steps = np.atleast_1d(steps)
         drawn = self.curve.drawn(self.seen(steps, critical=self._criticals()))
@@ -152,16 +152,16 @@ class Expected:
         return factor
 
     def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
-        """Draw how many times `step`, after which the loss is known, it takes to `gain` times it.
+        """Draw the factor of `step` that is needed to reach `gain` times the loss after `step`.
 
-        So do tokens, time and price up to there, which go by steps; infinite: never.
+        Tokens, time and price to that loss have the same factor; inf: never reached.
         """
         floor, scale, exponent, shift = self.curve.draws.T
         start, progress = self.ramp(step), self.progress(critical=self._criticals()[:, 0])
         here = self.curve.even(self.curve.at(step, progress), progress)
 
         def enough(times: Any) -> Any:
-            """Return the same with the ratio that a run of `times` times `step` has."""
+            """Return the factor of steps, given the penalty of a run of `times` times `step`."""
             at = np.minimum(step * times, curve.LARGEST)
             error = self.errors * self.ramp(at, NEAR) + self.log_ratio * (self.ramp(at) - start)
             with np.errstate(divide="ignore"):
@@ -179,7 +179,7 @@ class Expected:
         return np.where(high < most, high, np.inf)
 
     def worth(self, step: float, share: float) -> float:
-        """Return the share of the loss that such a `share` of the steps up to `step` is worth."""
+        """Return the relative rise of the loss without a `share` of the steps before `step`."""
         return float(self.parallel(step / (1 + share)) / self.parallel(step)) - 1
 
     def _criticals(self) -> np.ndarray:
@@ -192,7 +192,7 @@ class Expected:
 
 
 class FromCurve(Nothing):
-    """Time only, with the loss of an algorithm by the steps that it has taken."""
+    """Time only; the loss follows from the number of steps."""
 
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
@@ -206,7 +206,7 @@ class FromCurve(Nothing):
 
 @dataclass(frozen=True)
 class Goal:
-    """What makes the surrogate of an algorithm for each run; `rate`: the learning rate there."""
+    """The recipe of an algorithm's surrogate; `rate`: learning rate on the surrogate."""
 
     expected: Expected
     shape: Shape
@@ -220,7 +220,7 @@ class Goal:
         return len(self.shape.start)
 
     def limited(self, share: float) -> "Goal":
-        """Return the same without curvatures above a share of the largest."""
+        """Return a copy whose curvatures are limited to a share of the largest."""
         made, most = self.shape, share * self.shape.curvature.max()
         curvature = np.minimum(made.curvature, most)
         start = made.start * np.sqrt(made.curvature / curvature)
@@ -233,11 +233,11 @@ class Goal:
 
 @dataclass(eq=False)
 class Followed:
-    """The loss of a surrogate by steps, for all seeds, as one run of it shows.
+    """The loss of a surrogate by steps, from one run for all seeds.
 
-    So a run of the algorithm need not carry vectors. `follow` makes a run of so many times the
+    So runs of the algorithm need no vectors. `follow` runs the surrogate for a multiple of the
     scenario's duration, and returns steps and losses of its curve. Its points lie at the same
-    steps whatever the duration, so that a loss does not depend on what was asked before.
+    steps for any duration, so a loss does not depend on earlier calls.
     """
 
     expected: Expected
@@ -254,7 +254,7 @@ class Followed:
         return FromRun(self)
 
     def loss(self, step: float) -> float:
-        """Return the loss after so many steps; beyond `most` it stays as far above the curve."""
+        """Return the loss after `step` steps; beyond `most` its ratio to the curve is constant."""
         while step > self._steps[-1] and self._steps[-1] < self.most:
             steps, losses = self.follow(self._times)
             self._times *= FURTHER
@@ -266,7 +266,7 @@ class Followed:
 
 
 class FromRun(FromCurve):
-    """Time only, with the loss of an algorithm by the steps of another run."""
+    """Time only; the loss follows from the steps of a surrogate's run."""
 
     def __init__(self, followed: Followed) -> None:
         super().__init__(followed.expected)
@@ -278,10 +278,10 @@ class FromRun(FromCurve):
 
 
 def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
-    """Return the surrogate of an algorithm that does this with gradients.
+    """Return the recipe of the surrogate of an algorithm with these gains.
 
-    The unit of its steps is the progress of one of its own: with all its gradients averaged it has
-    the baseline's curve, whatever the learning rate of the real optimizer.
+    Its unit of progress is a step of the algorithm: if all gradients are averaged, the surrogate
+    has the baseline's curve, regardless of the real optimizer's learning rate.
     """
     law, end = expected.curve, max(expected.steps, 1.0)
     progress = law.batch * float(expected.progress(gains.averaged))
@@ -305,9 +305,9 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
 
 
 def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
-    """Return SGD's own rate, times its step's length without gain, over the baseline's.
+    """Return the algorithm's SGD rate, times the step length without momentum, over the baseline's.
 
-    None: the rate is tuned.
+    Return None if the rate is tuned.
     """
     given = algorithm.parameters
     local: Any = given.get("inner", given.get("momentum"))
@@ -318,7 +318,7 @@ def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
 
 
 def _copies(algorithm: Algorithm) -> int:
-    """Return how often the surrogate has each mode, so that a codec can leave some entries out."""
+    """Return the number of copies of each mode, so that a sparse codec can omit entries."""
     given = algorithm.parameters
     ratio = getattr(given.get("codec"), "ratio", 1.0)
     pieces = given.get("buckets", given.get("fragments", 1))
@@ -327,11 +327,11 @@ def _copies(algorithm: Algorithm) -> int:
 
 
 def expect(world: World, *, apart: float | None = None, counted: float | None = None) -> Expected:
-    """Return what is known of an algorithm's loss without running it.
+    """Return the predicted loss of an algorithm, without a run.
 
-    `apart`: local steps that its workers take on their own, where a probe has shown them;
-    `counted`: gradients that count in a step, where not those of all clients that are selected.
-    Raises InputError for a log that cannot be read.
+    `apart`: number of local steps between agreements, if a probe has measured it; `counted`:
+    gradients that count in a step, if not those of all selected clients. Raises InputError for an
+    unreadable log.
     """
     spec = world.scenario.objective
     assert isinstance(spec, LearningCurve)
@@ -347,9 +347,9 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
         result = replace(bare, direct=True, period=max(_period(world) or 1.0, 1.0))
     far, sources, why = cost.basis, law.basis, cost.why
     if bare.beyond:
-        sources += f", fitted up to {law.fitted[1]:.3g} tokens: extrapolated beyond"
+        sources += f", fitted up to {law.fitted[1]:.3g} tokens and extrapolated beyond"
         far = "extrapolated" if far in ("published", "measured") else far
-        why = (*why, f"more than the {law.fitted[1]:.3g} tokens that the curve was fitted to")
+        why = (*why, f"more tokens than the {law.fitted[1]:.3g} of the fitted curve")
     sentence = f"loss: {sources}; critical batch: {critical.basis}; {cost.sentence}"
     grows = [own_run.log_steps for own_run in spec.own if own_run.log_steps and steps > law.warmup]
     return replace(
@@ -360,7 +360,7 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
 
 
 def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected:
-    """Return what is known of the loss of data-parallel training by its curve alone."""
+    """Return the predicted loss of data-parallel training, by its curve alone."""
     critical = _critical(spec, steps * workers * spec.tokens)
     basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
     expected = Expected(
@@ -370,10 +370,10 @@ def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected
 
 
 def length(world: World) -> float:
-    """Return the local steps of an algorithm's run; an upper bound where it ends by its duration.
+    """Return the local steps of an algorithm's run, or an upper bound if its duration ends it.
 
-    With a target, those to it data-parallel, if fewer: a run is planned to end there, and neither a
-    cap nor where a search cuts it changes what its tokens are worth.
+    With a target loss, return the data-parallel steps to the target if these are fewer: a run is
+    planned to end there, and neither a cap nor a search that cuts it changes the plan.
     """
     scenario = world.scenario
     run, spec = scenario.run, scenario.objective
@@ -389,8 +389,8 @@ def length(world: World) -> float:
 
 
 def to_target(spec: LearningCurve, workers: int, target: float) -> float:
-    """Return the steps of data-parallel training to a loss; its critical batch is that of a run
-    which ends there.
+    """Return the steps of data-parallel training to a loss, with the critical batch of a run that
+    ends there.
     """
     law, step = baseline(spec), spec.tokens * workers
     seen = tokens = law.tokens_to(target)
@@ -419,7 +419,7 @@ def _baseline(text: str, tokens: float, logged: bool) -> Curve:
 
 
 def _period(world: World) -> float | None:
-    """Return the steps between agreements of a program whose loss evidence may speak of."""
+    """Return the steps between agreements of a program that evidence may cover, or None."""
     if world.program.bound_covers and world.program.sends_gradients:
         return 1.0  # synchronous SGD
     tau = world.algorithm.parameters.get("tau")
@@ -428,22 +428,22 @@ def _period(world: World) -> float | None:
 
 
 def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
-    """Return what evidence says of an algorithm; None where there is none.
+    """Return the penalty of an algorithm by evidence; None without evidence.
 
-    There is none with a codec, or where a proximal term holds workers back.
+    No evidence covers codecs or proximal terms.
     """
     algorithm, program = world.algorithm, world.program
     spec, given = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
     period, codec = _period(world), getattr(given.get("codec"), "kind", "raw")
-    if period is None or codec != "raw" or given.get("mu"):  # of which no run is known
+    if period is None or codec != "raw" or given.get("mu"):  # no run covers these
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"
         return evidence.Penalty(0.0, 0.0, expected.basis, sentence, np.zeros(curve.DRAWS))
     if program.overlaps and algorithm.name not in evidence.ALIKE:
-        return None  # late means cost more than local steps alone
-    own = _own(world.scenario, expected)
+        return None  # late means cost more than local steps
+    own = _users_runs(world.scenario, expected)
     shared = {own_run.program for own_run in own} & {*evidence.ALIKE, algorithm.name}
     public = "published" in spec.penalty and _speed(expected.curve, algorithm) is None
     if period > 1 and not public and not shared:
@@ -461,10 +461,10 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
     )
 
 
-def _own(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
-    """Return the user's own runs with local steps, as far as they are to count.
+def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
+    """Return the user's runs with local steps, if they are allowed as evidence.
 
-    A factor of steps becomes what it is in loss at the end of this run, `expected`.
+    A factor of steps is converted to a ratio of losses at the end of the run `expected`.
     """
     spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
@@ -480,20 +480,20 @@ def _own(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
 
 
 def _replicas(world: World, expected: Expected, own: Collection[Any]) -> float:
-    """Return the workers that evidence is asked for: beside own runs, which state the clients that
-    they selected, those that are selected here, else those that count.
+    """Return the number of replicas for evidence: the selected clients if runs of the user count
+    (which state their selected clients), else the clients whose gradients count.
     """
     return world.workers if own and world.algorithm.samples else expected.workers
 
 
 def size(scenario: Scenario) -> float:
-    """Return the parameters of the model whose loss is meant."""
+    """Return the number of parameters of the model behind the loss."""
     parameters = getattr(getattr(scenario.objective, "curve", None), "parameters", None)
     return float(parameters or scenario.model.parameters)
 
 
 def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penalty:
-    """Return what is added to the mechanism's loss: what local steps cost the best program."""
+    """Return the penalty on a surrogate's loss: the cost of local steps in the best program."""
     scenario, algorithm = world.scenario, world.algorithm
     table, workers = mechanism(), expected.workers
     sentence = f"{algorithm.name} by the mechanism (its error {table['source']})"
@@ -504,9 +504,9 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
     result = evidence.Penalty(0.0, sd, "mechanism", sentence, errors)
     if not local:
         return result
-    tuned = _speed(expected.curve, algorithm) is None  # as published runs are
+    tuned = _speed(expected.curve, algorithm) is None  # as in published runs
     like = "diloco" if tuned else "local-sgd"
-    own = [replace(own_run, program=like) for own_run in _own(scenario, expected)]
+    own = [replace(own_run, program=like) for own_run in _users_runs(scenario, expected)]
     replicas = _replicas(world, expected, own)
     penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own)
     if penalty is None:
@@ -516,8 +516,8 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
         result,
         log_ratio=added,
         sd=math.hypot(sd, penalty.sd),
-        sentence=f"{sentence}; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} "
-        "runs with as many",
+        sentence=f"{sentence}; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as in "
+        f"{whose} runs",
         errors=errors + penalty.errors,
         why=penalty.why,
     )
@@ -525,5 +525,5 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
 
 @cache
 def mechanism() -> dict[str, Any]:
-    """Return what a loss by the mechanism may miss."""
+    """Return the errors of losses by the mechanism."""
     return tomllib.loads(untrusted.text(MECHANISM))

@@ -1,10 +1,10 @@
 """Fit loss = floor + scale (tokens + shift)^-exponent to the part of a log that follows it.
 
-A log begins with a warm-up, and may end with a decay of the learning rate or a rise. The law holds
-between the points that an information criterion chooses: an independent point that is left out
-costs as much as one that is missed by 1.4 standard deviations (Jay & Neil, Phys. Rev. D 103,
-114502, 2021). Noise is that of means over parts of the log, so that its correlation counts. Laws
-are drawn from their posterior by an ensemble of walkers (Goodman & Weare, CAMCoS 5, 65, 2010).
+A log begins with a warm-up, and may end with a decay of the learning rate or a rise. An information
+criterion chooses the points between which the law holds: excluding an independent point costs as
+much as an error of 1.4 standard deviations (Jay & Neil, Phys. Rev. D 103, 114502, 2021). The noise
+is estimated from means over parts of the log, so its correlation counts. Laws are drawn from their
+posterior by an ensemble of walkers (Goodman & Weare, CAMCoS 5, 65, 2010).
 """
 
 import math
@@ -16,35 +16,35 @@ import numpy as np
 
 Array = np.ndarray
 Bins = tuple[Array, Array, Array]
-"""Neighbouring points joined: tokens over the last point's, median loss, and number of points."""
+"""Bins of neighbouring points: tokens over the last point's, median loss, number of points."""
 
 DRAWS, MOVES, SEED = 200, 150, 0
 BINS = 120
-EXPONENT, SPREAD = 0.4, 0.8  # median, and standard deviation of its logarithm, beforehand
+EXPONENT, SPREAD = 0.4, 0.8  # prior median, and standard deviation of the logarithm
 LOW = np.array([math.log(0.03), math.log(0.05), 0.0, -0.5])
 HIGH = np.array([math.log(3.0), math.log(1e3), 1.0, 0.5])
-"""Bounds of a law: logarithms of its exponent, and of shift + first token over the first; the floor
-over the least loss; the warm-up's share of the tokens, none if negative."""
+"""Bounds of a law: log of the exponent; log of (shift + first token) over the first token; floor
+over the least loss; the warm-up's share of the tokens (negative: no warm-up)."""
 STARTS = ((-0.9, 0.0, 0.5, -0.1), (-1.9, 0.0, 0.3, -0.1), (-0.9, 1.0, 0.7, 0.2))
-LARGE = 0.02  # relative error, from which a point counts less in the search of the best law
+LARGE = 0.02  # relative error above which a point counts less in the search for the best law
 BEGINS, ENDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5), (1.0, 0.95, 0.9, 0.8, 0.7)
-"""Shares of the points, at which the law may begin and end."""
-LEFT_OUT, CLEARLY = 2.0, 10.0  # cost of an independent point left out; least gain by doing so
-EXACT = 0.002  # relative error that a law may have
-OUTLIER = 5.0  # standard deviations from which a point is an outlier
-LEAST = 1e-3  # least share of the log at which its first token is taken to be
+"""Shares of the points at which the law may begin and end."""
+LEFT_OUT, CLEARLY = 2.0, 10.0  # cost of an excluded independent point; least gain of an exclusion
+EXACT = 0.002  # tolerated relative error of a law
+OUTLIER = 5.0  # standard deviations of an outlier
+LEAST = 1e-3  # least position of the first token, as a share of the log
 FEW, FEWEST = 40, 6  # points of a short log, and of a law
-INFLATED = 3.0  # noise, of which a fit takes a part; synthetic logs show by how much
+INFLATED = 3.0  # factor for noise that a fit absorbs, from synthetic logs
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Draws of a law, rows of (floor, scale, exponent, shift); the first is typical.
 
-    `begin`, `end`: numbers of the points between which it holds; `noise`: variance of a mean of
-    relative errors times the number of points in it; `independent`: share of the points that are as
-    good as independent; `squares`: sum of the best law's squared relative errors; `warmup`: draws
-    of the tokens over which the learning rate rose.
+    `begin`, `end`: range of points in which the law holds; `noise`: variance of a mean of relative
+    errors times the number of its points; `independent`: share of effectively independent points;
+    `squares`: sum of the best law's squared relative errors; `warmup`: draws of the tokens over
+    which the learning rate rose.
     """
 
     rows: Array
@@ -56,26 +56,26 @@ class Fitted:
     end: int = 0
 
     def off(self, tokens: Array, loss: Array) -> tuple[float, float]:
-        """Return by how much points miss the law, relatively, and in standard deviations."""
+        """Return the points' median departure from the law, relative and in standard deviations."""
         missed = np.median(loss / losses(self.rows[1:], tokens) - 1, axis=1)
         middle = float(np.median(missed))
-        # The median of few points varies as one of them.
+        # The median of few points varies as much as a single point.
         noise = 1.5 * self.noise / max(len(tokens), 3)
         return middle, middle / math.sqrt(float(np.var(missed)) + noise)
 
 
 def losses(rows: Array, tokens: Array) -> Array:
-    """Return the losses of laws after so many tokens, shape (laws, tokens)."""
+    """Return the losses of laws after `tokens`, shape (laws, tokens)."""
     floor, scale, exponent, shift = rows.T[:, :, None]
     result: Array = floor + scale * np.maximum(tokens + shift, 1e-9) ** -exponent
     return result
 
 
 def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int] = ()) -> Fitted:
-    """Fit a law to losses in order of tokens, to the part of them that follows it.
+    """Fit a law to the part of a log that follows it; losses are in order of tokens.
 
-    `whole`: the law holds from the first point on, without a warm-up; `window`: numbers of the
-    points between which it holds, else chosen.
+    `whole`: whether the law holds from the first point on, without a warm-up; `window`: range of
+    points in which it holds, chosen if empty.
     """
     count = len(tokens)
 
@@ -85,7 +85,7 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
         return replace(fitted, begin=begin, end=end)
 
     def chosen(begins: Sequence[float], ends: Sequence[float]) -> Fitted:
-        """Return the best part; the first one unless another is clearly better."""
+        """Return the best part: the first one unless another is clearly better."""
         windows = [(round(a * count), round(b * count)) for a in begins for b in ends]
         parts = [part(*window) for window in windows if window[1] - window[0] >= FEWEST]
         clear = min(parts, key=lambda fitted: fitted.noise)
@@ -102,7 +102,7 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
 
 
 def _ahead(u: Any, first: float, warmup: Any) -> Any:
-    """Return how far a run is beyond its first point, whose rate has grown over its warm-up."""
+    """Return a run's progress since its first point; its rate grows during the warm-up."""
 
     def done(u: Any) -> Any:
         small = np.minimum(u, warmup)
@@ -112,10 +112,10 @@ def _ahead(u: Any, first: float, warmup: Any) -> Any:
 
 
 def _laws(theta: Array, bins: Bins, kept: Array) -> tuple[Array, Array, Array]:
-    """Return candidates' rows, weights of their scales, and misses (candidates, bins).
+    """Return candidate laws: rows, precisions of their scales, and errors (candidates, bins).
 
-    The scale of each follows by least squares. Here rows have the shift beyond the first point, in
-    place of that beyond zero, and the warm-up.
+    Scales follow by least squares. The shift in these rows is relative to the first point, not to
+    zero, and a row also has the warm-up.
     """
     u, y, count = bins
     exponent, reach = np.exp(theta[:, 0]), np.exp(theta[:, 1]) * max(u[0], LEAST)
@@ -129,7 +129,7 @@ def _laws(theta: Array, bins: Bins, kept: Array) -> tuple[Array, Array, Array]:
 
 
 def _fit(tokens: Array, loss: Array, warms: bool, *, draw: bool) -> Fitted:
-    """Fit the best law, without outliers, and draw laws around it if `draw`."""
+    """Fit the best law without outliers; if `draw`, draw laws around it."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - takes 0.2 s
 
     top, high = float(tokens[-1]), np.where(warms, HIGH, HIGH * [1, 1, 1, 0])
@@ -178,7 +178,7 @@ def _fit(tokens: Array, loss: Array, warms: bool, *, draw: bool) -> Fitted:
 
 
 def _walked(density: Callable[[Array], Array], walkers: Array, rng: np.random.Generator) -> Array:
-    """Move walkers by the stretch move until they are drawn from a density, given by its log."""
+    """Move walkers by stretch moves until they sample a density, given by its log."""
     half, logs = len(walkers) // 2, density(walkers)
     for turn in range(2 * MOVES):
         moved, others = np.roll(np.arange(len(walkers)).reshape(2, half), turn, axis=0)
@@ -194,14 +194,14 @@ def _walked(density: Callable[[Array], Array], walkers: Array, rng: np.random.Ge
 
 
 def _typical(rows: Array, top: float) -> Array:
-    """Return the rows, and before them the one whose losses are nearest to the medians ahead."""
+    """Return the rows, preceded by the row whose future losses are closest to the medians."""
     ahead = np.log(losses(rows, top * np.array([1.0, 3.0, 10.0])))
     off = np.abs(ahead - np.median(ahead, axis=0)).sum(axis=1)
     return np.vstack([rows[off.argmin()], rows])
 
 
 def _binned(u: Array, loss: Array) -> Bins:
-    """Join neighbouring points of a long log, ever more."""
+    """Join neighbouring points of a long log, in bins of growing size."""
     place = np.arange(len(u))
     if len(u) > BINS:
         spaced = np.log1p(place * BINS / len(u))
@@ -214,7 +214,7 @@ def _binned(u: Array, loss: Array) -> Bins:
 def _noise(errors: Array) -> tuple[float, float]:
     """Return the variance of a mean of errors times their number, and the independent share.
 
-    That of means over the root of so many parts counts, if it is larger: errors are correlated.
+    Errors are correlated if means over sqrt(n) parts vary more than independent errors would.
     """
     usual = 4 * 1.4826 * float(np.median(np.abs(errors)))
     errors, count = np.clip(errors, -usual, usual), len(errors)

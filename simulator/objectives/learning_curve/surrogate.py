@@ -1,6 +1,6 @@
-"""A diagonal quadratic that has a given learning curve under synchronous SGD, and a probe.
+"""Build quadratics: a surrogate with a given learning curve under synchronous SGD, and a probe.
 
-Both are noisy quadratics whose noise does not grow, so that every engine runs them.
+Both are noisy quadratics with constant noise, so every engine can run them.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from ..quadratic import Array, NoisyQuadratic
 from .curve import LARGEST
 
 MODES = 48
-SLOWEST, FASTEST = 3e-8, 1.0  # curvatures: share of a mode's distance that one step covers
-LATEST = 1e7  # steps up to which the curve is fitted
-FLAT = 1e-12  # curvature of a coordinate whose gradient is one everywhere
-GROUPS = 16  # of workers that the probe tells apart
-COUPLED = 0.05  # of the curvature: how much the coordinates of a pair have to do with each other
-CURVATURES = 2.0 ** np.arange(-14, 1.5, 0.25)  # that the probe tries
+SLOWEST, FASTEST = 3e-8, 1.0  # curvatures: share of a mode's distance per step
+LATEST = 1e7  # largest step of the fitted curve
+FLAT = 1e-12  # curvature of a coordinate with a constant gradient of one
+GROUPS = 16  # most groups of workers that the probe distinguishes
+COUPLED = 0.05  # coupling of a pair of coordinates, as a share of the curvature
+CURVATURES = 2.0 ** np.arange(-14, 1.5, 0.25)  # of the probe's test modes
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A spectrum, the start and the noise of each coordinate, and the loss at the optimum.
+    """A spectrum, the start and noise of each coordinate, and the loss at the optimum.
 
-    `deviation`: of the mean of all gradients of a step.
+    `deviation`: standard deviation of the mean gradient of a step.
     """
 
     curvature: Array
@@ -37,7 +37,7 @@ class Shape:
 
 
 class Limits(NamedTuple):
-    """Limits of a program: curvatures up to `limit`, at `slow` times the rate."""
+    """Limits of a program: its largest curvature `limit`, and the factor `slow` of its rate."""
 
     limit: float
     slow: float
@@ -53,19 +53,19 @@ def shape(
 ) -> Shape:
     """Return a quadratic whose loss above `floor` is `excess(steps)` under a rate of one.
 
-    A power law is a mixture of exponentials, so that its modes have log-spaced curvatures, and
-    weights by non-negative least squares. Noise is in proportion to the curvature (Zhu et al.,
-    arXiv 1803.00195), of variance `noise` in all; the weights account for it. Each mode has
-    `copies`, in an order by which every piece of the vector has all kinds of them.
+    A power law is a mixture of exponentials: modes have log-spaced curvatures, and weights by
+    non-negative least squares. Noise is proportional to the curvature (Zhu et al., arXiv
+    1803.00195), with total variance `noise`; the weights account for it. Every mode has `copies`,
+    in an order that spreads all modes over all pieces of the vector.
     """
     modes = np.geomspace(SLOWEST, FASTEST, MODES)
     steps = np.unique(np.rint(np.append(np.arange(8), np.geomspace(8, LATEST, 200))))
     remaining = (1 - modes) ** (2 * steps[:, None])
     variance = noise * modes / modes.sum()
-    settled = modes * variance / (2 * (1 - (1 - modes) ** 2))  # of the loss, by noise alone
+    settled = modes * variance / (2 * (1 - (1 - modes) ** 2))  # part of the loss due to noise
     wanted = excess(steps) - (1 - remaining) @ settled
     loss = floor + excess(steps)
-    still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # what falls too slowly to see
+    still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # the last column: a constant
     *weight, rest = _weights(still / loss[:, None], wanted / loss)
     curvature = np.minimum(limits.slow * modes, limits.limit)
     start = np.sqrt(2 * np.array(weight) / curvature)
@@ -82,7 +82,7 @@ def _weights(modes: Array, wanted: Array) -> Array:
 
 
 class Diagonal(NoisyQuadratic):
-    """A noisy quadratic of these numbers: one row of optima for each worker."""
+    """A noisy quadratic with the numbers of a `Shape`; `shifts`: a row of optima per worker."""
 
     def __init__(self, shape: Shape, shifts: Array, seed: int) -> None:
         self.spectrum, self.start, self.shifts = shape.curvature, shape.start, shifts
@@ -95,7 +95,7 @@ class Diagonal(NoisyQuadratic):
 
 
 class Surrogate(Diagonal):
-    """The loss of a `Shape`, times a ratio that evidence adds; `basis` and `loss_basis` say why."""
+    """The loss of a `Shape`, times the ratio by evidence, with `basis` and `loss_basis`."""
 
     def __init__(self, goal: Any, workers: int, seed: int) -> None:
         made: Shape = goal.shape
@@ -106,7 +106,7 @@ class Surrogate(Diagonal):
         self.basis, self.loss_basis = goal.expected.basis, goal.expected.sentence
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss of the model that is trained, in its own units."""
+        """Return the loss of the user's model."""
         result = super().evaluate(x, step)
         return Evaluation(float(result.loss * self._ratio(step)), result.accuracy)
 
@@ -115,9 +115,9 @@ class Surrogate(Diagonal):
 class Gains:
     """Effect of a program on gradients, measured by a `Probe`.
 
-    `signal`: steps that it goes in a constant gradient of one, per local step, at a rate of one;
-    `averaged`: gradients whose mean has as much noise; `limit`: curvature times rate up to which it
-    is stable (2: synchronous SGD); `apart`: local steps that workers take on their own.
+    `signal`: distance per local step in a constant gradient of one, at a rate of one; `averaged`:
+    number of gradients whose mean has equal noise; `limit`: largest stable curvature times rate
+    (2: synchronous SGD); `apart`: number of local steps between agreements.
     """
 
     signal: float
@@ -128,13 +128,13 @@ class Gains:
 
 @dataclass(frozen=True)
 class Probe:
-    """An objective that shows what a program does with gradients: `seen` are models by step.
+    """An objective that measures a program's use of gradients; `seen`: its models by step.
 
-    For each group of workers there is a coordinate whose gradient is one for them and zero for the
-    others; the rest are free of noise, each of another curvature. A program that reads its
-    training loss gets that of data-parallel training (`parallel`) after as many steps as it has
-    gone. Where workers never all agree (`gossips`), each coordinate has a second one, by which the
-    mean of their models feels that they part.
+    Every group of workers has a coordinate with gradient one for the group and zero for others.
+    The other coordinates have no noise, and different curvatures. The training loss is that of
+    data-parallel training (`parallel`) after equal progress. If workers never all agree
+    (`gossips`), every coordinate has a second one, through which differences between the workers'
+    models affect their mean.
     """
 
     workers: int
@@ -145,7 +145,7 @@ class Probe:
 
     @property
     def groups(self) -> list[Any]:
-        """The ranks of each group: the first worker alone."""
+        """The ranks of each group; the first worker is a group by itself."""
         others = np.arange(1, self.workers)
         return [np.arange(1), *np.array_split(others, min(len(others), GROUPS - 1) or 1)][
             : self.workers
@@ -161,13 +161,13 @@ class Probe:
         return ProbeQuadratic(self, seed)
 
     def gains(self, together: bool, apart: float) -> Gains:
-        """Return the gains by the models `seen`; `together`: all gradients count equally."""
+        """Compute the gains from the models `seen`; `together`: all gradients count equally."""
         (first, before), (last, after) = self.seen[len(self.seen) // 2], self.seen[-1]
         count = len(self.groups)
         gain = (before - after)[:count] / max(last - first, 1)
         sizes = np.array([len(ranks) for ranks in self.groups])
         signal = float(gain.sum())
-        if not 0 < signal < LARGEST:  # it has diverged
+        if not 0 < signal < LARGEST:  # the run has diverged
             return Gains(1.0, float(self.workers), 2.0, apart)
         averaged = self.workers if together else signal**2 / float((gain**2 / sizes).sum())
         stable = np.abs(after[count : count + len(CURVATURES)]) < 1
@@ -177,7 +177,7 @@ class Probe:
 
 
 class ProbeQuadratic(Diagonal):
-    """The quadratic of a `Probe`, which shows it every model that is evaluated."""
+    """The quadratic of a `Probe`; it stores all evaluated models there."""
 
     def __init__(self, probe: Probe, seed: int) -> None:
         count = len(probe.groups)
@@ -197,7 +197,7 @@ class ProbeQuadratic(Diagonal):
         self._seen, self._parallel, self._count = probe.seen, probe.parallel, count
 
     def loss(self, x: Array, shifts: Array, couplings: Array | None) -> float:
-        """Return the loss of data-parallel training after as much progress."""
+        """Return the loss of data-parallel training after equal progress."""
         return self._parallel(max(0.0, -float(x[: self._count].sum())))
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
