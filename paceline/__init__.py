@@ -1,7 +1,7 @@
 """Paceline predicts how long distributed training takes to reach an error.
 
-`load` a scenario, then `simulate` it, or ask for its `theory`; in a shell, see `paceline --help`.
-Importing this package imports nothing else of it: a name loads its module at its first use.
+`load` a scenario, then `simulate` it, or compute its `theory`; in a shell, see `paceline --help`.
+Importing this package imports no other module: a name loads its module at its first use.
 """
 
 import ast
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_MODULES = {  # of each public name: the stub, which type checkers read, is their only list
+_MODULES = {  # modules by public name; the only list is the stub, which type checkers read
     alias.name: str(node.module)
     for node in _STUB.body
     if isinstance(node, ast.ImportFrom)

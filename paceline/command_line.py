@@ -1,4 +1,4 @@
-"""The command line: `paceline COMMAND`, its options, output and exit status."""
+"""Define the command line: `paceline COMMAND`, its options, output and exit status."""
 
 import importlib
 import inspect
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from paceline.simulator.scenario.scenario import Scenario
     from paceline.simulator.studies.execution import Progress
 
-# Plain help, without rich: it costs `paceline --help` 50 ms of its 150.
+# Plain help, because rich would cost `paceline --help` 50 ms of its 150.
 app = typer.Typer(
     name="paceline",
     rich_markup_mode=None,
@@ -44,26 +44,26 @@ PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
 RESULTS = "Directory for the results."
-FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between two
-SETTLE = 0.25  # of the time so far: over so much an estimate of the rest follows the pace
-REASONS = 5  # lines of reasons below a table
+FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between lines
+SETTLE = 0.25  # share of the elapsed time over which the estimate follows the rate
+REASONS = 5  # most lines of reasons below a table
 EXTRAPOLATED, RESTS = "extrapolated", "basis of losses"
 ASIDES = ("run.sampling = ", "ideal links: ", RESTS, "every run ends after ")  # notes that inform
-KNOWN = 0.01  # of the work: the part done that tells how long the rest takes
+KNOWN = 0.01  # least share of the work from which the remaining time is estimated
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 
 def _possible(out: Path | None) -> Path | None:
-    """Refuse an --out that no file can have, before anything is computed."""
+    """Refuse an impossible --out path before computing anything."""
     if out is not None:
         demand_possible(out)
     return out
 
 
 def _whole(text: str) -> int:
-    """Read a count, which may be written as 1e3."""
+    """Parse a count, which may have the form 1e3."""
     if re.fullmatch(r"\s*[+-]?\d+\s*", text):
         return int(text)
     with suppress(ValueError):
@@ -77,12 +77,12 @@ def _option(metavar: str | None, about: str, *names: str, default: Any = None, *
 
 
 def _count(about: str, default: str | None = None) -> Any:
-    """Return the option of a whole number."""
+    """Return an option for a whole number."""
     return _option("INTEGER", about, default=default, parser=_whole)
 
 
 def _out(metavar: str, about: str, *names: str) -> Any:
-    """Return the option --out, or -o, which is another one's where `names` are given."""
+    """Return the option --out, -o, or one with other `names`."""
     return _option(metavar, about, *names or ("-o", "--out"), callback=_possible)
 
 
@@ -96,7 +96,7 @@ SCENARIO: Any = typer.Argument(
 )
 DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
 SMOKE = typer.Option(
-    True, "--smoke/--no-smoke", help="With --check: train for a few seconds, to see that it works."
+    True, "--smoke/--no-smoke", help="With --check: also train for a few seconds as a test."
 )
 PROFILE_OUT = _out(
     "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name."
@@ -133,17 +133,17 @@ Answer = tuple[Callable[[], Any], Callable[[], Iterable[Any]], Iterable[str]]
 """The document of --json, the parts to print without it, and notes."""
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _explain: ContextVar[bool] = ContextVar("explain", default=False)
-QUIET = _flag("--quiet", "Print results, errors and what is extrapolated: no progress.", "-q")
+QUIET = _flag("--quiet", "Print results, errors and extrapolations, but no progress.", "-q")
 EXPLAIN = _flag("--explain", "Print all reasons and notes, and where the time goes.")
 
 
 def _command(
     name: str, *but: str, study: bool = False, hidden: bool = False, **changed: Any
 ) -> Callable[[Any], Any]:
-    """Register a command, which also takes --quiet.
+    """Register a command, which also has the option --quiet.
 
-    A `study` takes the options of `STUDY`, except `but`, as keywords; `changed`: other options in
-    place of some. What returns an `Answer` also takes --json. `hidden`: an old name of a command.
+    A `study` has the options of `STUDY`, except `but`, as keywords; `changed`: options that replace
+    some of them. A command that returns an `Answer` also has --json. `hidden`: an old name.
     """
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +181,7 @@ def _command(
 def _study(
     scenario: str, suffix: str = "", *bar: str, **given: Any
 ) -> "Iterator[tuple[Scenario, dict[str, Any]]]":
-    """Load the scenario of a study; yield that and the study's keywords, which are `STUDY`'s."""
+    """Load the scenario of a study; yield it and the study's keywords, those of `STUDY`."""
     from paceline.simulator.load.load import load
     from paceline.simulator.results.store import Destination
     from paceline.simulator.studies import size
@@ -191,7 +191,7 @@ def _study(
     loaded = load(scenario, sets, allow_paths=allow_paths)
     out, overwrite = given.pop("out"), given.pop("overwrite")
     path = out or Path("runs") / f"{Path(loaded.file).stem}{suffix}"
-    demand_possible(path)  # also where it is named after the scenario
+    demand_possible(path)  # also if the path comes from the scenario's name
     where = Destination(path, given=out is not None, overwrite=overwrite, say=_note)
     if "jobs" in given and given["jobs"] is None:
         brief = not suffix and size.brief(loaded, given["seeds"])
@@ -221,9 +221,8 @@ def _paceline(
 def _simulate(scenario: str = SCENARIO, **given: Any) -> Answer:
     """Simulate every algorithm of a scenario: error against time.
 
-    Also says which algorithm to pick, and how certain that is. Results go to --out (default:
-    runs/NAME of the scenario, or the next free name). An interrupted command resumes when it is
-    repeated.
+    Also recommends an algorithm, and states how certain that is. Results go to --out (default:
+    runs/NAME of the scenario, or the next free name). Repeat an interrupted command to resume it.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.simulate import simulate
@@ -231,7 +230,7 @@ def _simulate(scenario: str = SCENARIO, **given: Any) -> Answer:
     with _study(scenario, **given) as (loaded, how):
         result = simulate(loaded, **how)
     if result.resumed:
-        _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
+        _note(f"{result.resumed} of {len(result.runs)} runs were finished before")
 
     def parts() -> list[Any]:
         verdict = result.verdict
@@ -275,7 +274,7 @@ def _sweep(
     with _study(scenario, "-sweep", **given) as (loaded, how):
         result = sweep(loaded, points=chosen(vary or (), pair), **how)
     if result.resumed:
-        _note(f"{result.resumed} runs were kept from before")
+        _note(f"{result.resumed} runs were finished before")
     rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS
     lines = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
     lines.append(f"{FILES}{how['out']}")
@@ -305,7 +304,7 @@ def _solve(
     """Find the value of a key from which a condition holds.
 
     Refuses to answer if the number both rises and falls with the key. Results go to --out
-    (default: runs/NAME-solve); an interrupted command resumes when it is repeated.
+    (default: runs/NAME-solve). Repeat an interrupted command to resume it.
     """
     from paceline.simulator.studies.solve import solve
 
@@ -329,9 +328,9 @@ def _fit(
 ) -> Answer:
     """Fit keys of a scenario to known numbers.
 
-    Prints the values with intervals, which keys the targets do not determine, what remains
-    unexplained, and what the fit predicts for targets that are held out. Results go to --out
-    (default: runs/NAME-fit); an interrupted command resumes when it is repeated.
+    Prints the values with intervals, the keys that the targets do not determine, the residuals, and
+    the predictions for held-out targets. Results go to --out (default: runs/NAME-fit). Repeat an
+    interrupted command to resume it.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import explorer
@@ -360,7 +359,7 @@ def _fit(
     *("seeds", "engine", "jobs", "dask", "force", "figure"),
     study=True,
     seed=typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
-    out=_out("DIR", "Write theory.json and its figure here; a run that is there is drawn, too."),
+    out=_out("DIR", "Write theory.json and its figure here, including a run in this directory."),
 )
 def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
     """Compute time per step, best periods and crossovers in closed form."""
@@ -373,7 +372,7 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     results = theory.theory(loaded)
     results["notes"] += filter(None, consumption.paces(loaded))
-    if as_json or given["out"]:  # may need whole runs, and no table shows them
+    if as_json or given["out"]:  # may need whole runs, but no table shows them
         results["penalties"] = rows = learning.penalties(loaded)
         lost = (row["label"] for row in rows if row["ratio"] == float("inf"))
         results["notes"] += [f"{label} {learning.LOST}" for label in lost]
@@ -403,9 +402,9 @@ def _tune(
 ) -> Answer:
     """Search for the best algorithm and parameters.
 
-    Tries what [tune] lists; prints ties with the best, and the cost of each choice if an input is
-    wrong. Results go to --out (default: runs/NAME-tune); an interrupted command resumes when it
-    is repeated.
+    Tries the choices in [tune]; prints ties with the best, and the cost of each choice if an input
+    is wrong. Results go to --out (default: runs/NAME-tune). Repeat an interrupted command to resume
+    it.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
@@ -413,7 +412,7 @@ def _tune(
     with _study(scenario, "-tune", "tuning", "parts, left", **given) as (loaded, how):
         result = tune(loaded, objective=objective, trials=trials, **how)
     if result.resumed:
-        _note(f"{result.resumed} of {result.runs} runs were kept from before")
+        _note(f"{result.resumed} of {result.runs} runs were finished before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
     lines = [*_reasons(result.verdict.why), count, f"{FILES}{how['out']}"]
     parts = [result.verdict.sentence, *terminal.tune(result), *lines]
@@ -431,7 +430,7 @@ def _validate(
         None,
         metavar="SCENARIO",
         show_default=False,
-        help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
+        help="A scenario file (TOML), or the name of a shipped one; omit it with --matrix.",
     ),
     matrix: bool = _flag("--matrix", "Check predictions of many algorithms under many conditions."),
     only: str | None = _option("NAME,...", "Run only these conditions of the matrix."),
@@ -447,22 +446,21 @@ def _validate(
     """Train for real, and compare with the prediction.
 
     Each worker is a process. Results go to --out (default: runs/NAME-validate): the run directories
-    predicted and measured, and their comparison. An interrupted command resumes when it is
-    repeated.
+    predicted and measured, and their comparison. Repeat an interrupted command to resume it.
 
     With --matrix, runs go to --out (default: runs/matrix) and the page to --report.
     """
     if matrix:
         return _matrix(scenario, only, report, device, given["out"] or Path("runs/matrix"))
     if scenario is None:
-        raise InputError("validate: which SCENARIO? or write --matrix")
+        raise InputError("validate: no scenario; write a SCENARIO, or --matrix")
     from paceline.simulator.reports import terminal
 
     with _study(scenario, "-validate", "training", "real runs, left", **given) as (loaded, how):
         validation = _torch("paceline.validate.validation")
         result = validation.validate(loaded, device=device, **how)
     if result.resumed:
-        _note(f"{result.resumed} of {len(result.measured.runs)} real runs were kept from before")
+        _note(f"{result.resumed} of {len(result.measured.runs)} real runs were finished before")
 
     def parts() -> list[Any]:
         table = terminal.summary(result.measured)
@@ -473,9 +471,9 @@ def _validate(
 
 
 def _matrix(scenario: str | None, only: str | None, report: Path, device: str, out: Path) -> Answer:
-    """Run the validation matrix, and print which of its aims were met."""
+    """Run the validation matrix, and print which aims it meets."""
     if scenario is not None:
-        raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
+        raise InputError(f"validate --matrix uses fixed scenarios; omit {scenario}")
     names = None if only is None else [name.strip() for name in only.split(",")]
     module = _torch("paceline.validate.matrix.matrix")
     with _resumable(out), _progress("training", "real runs, left") as progress:
@@ -488,7 +486,7 @@ def _matrix(scenario: str | None, only: str | None, report: Path, device: str, o
 
 
 def _torch(module: str) -> Any:
-    """Import and return a module of Paceline that needs torch; InputError if torch is missing."""
+    """Import a module of Paceline that needs torch. Raises InputError if torch is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -520,8 +518,8 @@ def _reproduce(
 ) -> Answer:
     """Check the claims of four papers.
 
-    Prints their numbers beside ours, with verdicts and reasons, and writes the page,
-    reproduction.md, with figures. An interrupted command resumes when it is repeated.
+    Prints their numbers and ours, with verdicts and reasons, and writes the page reproduction.md
+    with figures. Repeat an interrupted command to resume it.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.papers.reading import NAMES
@@ -556,9 +554,9 @@ def _explore(
     port: int = typer.Option(0, help="Port; 0: any free one."),
     no_open: bool = _flag("--no-open", "Do not open a browser."),
 ) -> None:
-    """Explore a scenario with sliders, on a page that redraws.
+    """Explore a scenario with sliders, on a page that updates itself.
 
-    The page's address contains the state. Ctrl-C ends the command.
+    The page's address contains its state. Ctrl-C ends the command.
     """
     from paceline.simulator.reports.explore.serve import explore
 
@@ -593,7 +591,7 @@ def _probe(
         "Measure costs beyond an emulated delay, or the whole time of this network.",
         default="emulated",
     ),
-    check: bool = _flag("--check", "Report what this machine offers to `validate` instead."),
+    check: bool = _flag("--check", "Instead, report what `validate` can use on this machine."),
     smoke: bool = SMOKE,
     out: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
@@ -603,23 +601,23 @@ def _probe(
     Measures computing, collectives, messages, and their overheads. Use the profile in a scenario
     with extends = "profile.toml", or give it to `calibrate` as --base.
 
-    With --check, reports what this machine offers, and how `validate` would use it; then trains
-    for a few seconds, to test averages, gathers, HPSGD's requests and rebuilt process groups. The
-    report, --out FILE.json, can be attached to an issue: it names no user, host or path.
+    With --check, reports this machine's hardware and software, and how `validate` would use them;
+    then trains for a few seconds, to test averages, gathers, HPSGD's requests and rebuilt process
+    groups. You may attach the report, --out FILE.json, to an issue: it names no user, host or path.
     """
     if check:
         checked: Answer = _check(device, smoke, out, overwrite)
         return checked
     parts = [each.strip() for each in workers.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
+        raise InputError(f"--workers {workers}: not whole numbers; write a list such as 2,4,8")
     counts = [int(part) for part in parts]
     module = _torch("paceline.validate.probe.probe")
     where = out or Path(PROFILE_FILE)
     _torch("paceline.validate.calibration.profile").require_writable(where)
     from paceline.simulator.results.store import free_file
 
-    # before a minute of measuring, which gives other numbers each time
+    # checked before a minute of measurement, whose numbers would be lost
     where = free_file(where, None, given=out is not None, overwrite=overwrite)
     with _progress("probing", "teams, left") as progress:
         profile = module.probe(
@@ -646,7 +644,7 @@ def _check(
     out: Path | None = _out("FILE.json", "Report to write."),
     overwrite: bool = OVERWRITE,
 ) -> Answer:
-    """Report what this machine offers to `validate`: the old name of `probe --check`."""
+    """Report what `validate` can use on this machine: the old name of `probe --check`."""
     module = _torch("paceline.validate.probe.doctor")
     from paceline.simulator.results import store
 
@@ -659,7 +657,7 @@ def _check(
     return diagnosis.json, lambda: [*module.tables(diagnosis), *lines], ()
 
 
-@_command("calibrate", explain=_flag("--explain", "Say what is read, and what is missing."))
+@_command("calibrate", explain=_flag("--explain", "Print which inputs are read, and missing."))
 def _calibrate(
     runs: list[Path] = typer.Argument(
         metavar="RUN_DIR...",
@@ -670,7 +668,7 @@ def _calibrate(
     profile: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
     base: Path | None = _option(
-        "PROFILE.toml", "A profile that supplies what the runs do not show."
+        "PROFILE.toml", "A profile that supplies numbers missing from the runs."
     ),
 ) -> Answer:
     """Fit a profile to measured runs.
@@ -745,7 +743,7 @@ def _fit_loss(
 
 
 def _note_name(path: Path, usual: str, given: Path | None) -> None:
-    """Say where a file goes if none was given and its usual name is taken."""
+    """Note the path of a file if its usual name is taken and the user gave no other."""
     if given is None and path.name != usual:
         _note(f"{path.with_name(usual)} has other contents: this goes to {path}")
 
@@ -769,9 +767,9 @@ def _compare(
 ) -> Answer:
     """Compare a predicted run directory with a measured one, or with a log.
 
-    Prints the errors of each algorithm, what explains them, and what the real system adds. Errors
-    in brackets are within the noise of seeds; --json has all quantities. Of a log, says whether its
-    pace is inside the predicted interval.
+    Prints the errors of each algorithm, their explanation, and the real system's overheads. Errors
+    in brackets are within the noise of seeds; --json has all quantities. For a log, prints whether
+    its time per step is inside the predicted interval.
     """
     if measured.is_file():
         columns = dict(text.partition("=")[::2] for text in column)
@@ -789,7 +787,7 @@ def _compare(
 
 
 def _compared(result: Any) -> list[Any]:
-    """Return the parts to print: a table, what explains the differences, overall agreement."""
+    """Return the parts to print: a table, explanations of differences, overall agreement."""
     from paceline.validate.comparison.terminal import comparison
 
     sentences = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
@@ -815,8 +813,8 @@ def _emit(
 ) -> None:
     """Write the code that runs a pick in another framework.
 
-    Prints configuration and code, or writes them to --out. Where the framework would train
-    differently from the prediction, says what differs and where its source shows that.
+    Prints configuration and code, or writes them to --out. If the framework would train differently
+    from the prediction, prints the differences, with references to its source.
     """
     from .deploy.emit.emit import emit, find
 
@@ -842,8 +840,8 @@ def _report(
 ) -> Answer:
     """Write one HTML page about runs.
 
-    The page shows the pick, how certain that is, and every figure; it opens offline. Several runs
-    are shown side by side.
+    The page shows the pick, its certainty, and all figures, and opens offline. Several runs are
+    shown side by side.
     """
     from paceline.simulator.reports.page.page import report
 
@@ -866,7 +864,7 @@ def _list(
 ) -> Answer | None:
     """List algorithms, distributions, objectives or scenarios; or print a scenario's JSON Schema.
 
-    The schema is for editors, which complete and check keys by it.
+    Editors use the schema to complete and check keys.
     """
     from paceline.simulator.load.listing import LISTS
     from paceline.simulator.reports import terminal
@@ -886,7 +884,7 @@ def _answer(
     parts: Callable[[], Iterable[Any]],
     notes: Iterable[str] = (),
 ) -> None:
-    """Write notes to stderr, and to stdout the document as JSON, or else tables and sentences."""
+    """Write notes to stderr, and the document as JSON, or tables and sentences, to stdout."""
     _notes(notes)
     if as_json:
         _print_json(document())
@@ -899,7 +897,7 @@ def _show(parts: Iterable[Any]) -> None:
     from rich.text import Text
 
     class Plain(Console):
-        """A console that escapes control characters, so that no file moves the cursor."""
+        """A console that escapes control characters, so text from files cannot move the cursor."""
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(visible(text), **how)
@@ -912,12 +910,12 @@ def _show(parts: Iterable[Any]) -> None:
             )  # never break a path
         else:
             _set_widths(part, console.width)
-            blank = part.width == console.width + 1  # the only one of the last column
+            blank = part.width == console.width + 1  # the only line of the last column
             console.print(part, "", crop=blank)
 
 
 def _set_widths(table: Any, width: int) -> None:
-    """Set the widths of a table and its columns, so that no word is cut on a narrow terminal."""
+    """Set the widths of a table and its columns, so a narrow terminal cuts no word."""
     from rich.cells import cell_len
 
     texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
@@ -941,7 +939,7 @@ def _set_widths(table: Any, width: int) -> None:
 
 
 def _reasons(why: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """Return the reasons that fit `REASONS` lines; with --explain all, and what else there is."""
+    """Return the reasons that fit `REASONS` lines; with --explain all, and `more`."""
     if _explain.get():
         return [*why, *more]
     lines = [len(wrap(reason, 79)) for reason in why]
@@ -951,11 +949,11 @@ def _reasons(why: Sequence[str], more: Sequence[str] = ()) -> list[str]:
 
 
 def _notes(notes: Iterable[str]) -> None:
-    """Write notes that warn; with --explain also those that only inform."""
+    """Write warnings; with --explain also notes that only inform."""
     for note in notes:
         if _explain.get():
             _note(note)
-        elif EXTRAPOLATED in note:  # even where the user wants no notes
+        elif EXTRAPOLATED in note:  # even if the user wants no notes
             far = "; ".join(re.findall(rf"{EXTRAPOLATED} \(([^)]*)\)", note)).split("; ")
             reasons = "; ".join(dict.fromkeys(far))
             short = f"{EXTRAPOLATED} losses, as the tables mark them: {reasons}"
@@ -975,11 +973,11 @@ def _note(text: str, even_if_quiet: bool = False) -> None:
 
 @contextmanager
 def _resumable(out: "Path | Destination") -> Iterator[None]:
-    """On Ctrl-C, say that `out` keeps the finished runs, and exit with 130."""
+    """On Ctrl-C, note that `out` has the finished runs, and exit with 130."""
     try:
         yield
     except KeyboardInterrupt:
-        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
+        _note(f"interrupted; {out} has the finished runs: repeat the command to resume")
         raise typer.Exit(130) from None
 
 
@@ -994,7 +992,7 @@ def _figures(kinds: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
-    """Show a bar on stderr, or a line now and then if that is no terminal; yield the callback."""
+    """Show a progress bar on stderr, or occasional lines without a terminal; yield the callback."""
     if _quiet.get() or not sys.stderr.isatty():
         yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"))
         return
@@ -1013,7 +1011,7 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 
 
 def _lines(doing: str, what: str) -> "Progress":
-    """Return a callback that says after ten seconds, then twice a minute, how much is done."""
+    """Return a callback that prints the progress after ten seconds, then twice a minute."""
     start = said = time.monotonic()
     rest = Remaining(start)
 
@@ -1030,20 +1028,20 @@ def _lines(doing: str, what: str) -> "Progress":
 
 
 class Remaining:
-    """Estimates the time that is left; an estimate follows the pace slowly, and does not jump."""
+    """Estimator of the remaining time, which follows the rate slowly."""
 
     def __init__(self, now: float) -> None:
         self._began, self._before, self._done = now, 0.0, inf
         self._end, self._at = None, now  # type: float | None, float
 
     def begin_anew(self, now: float, done: float) -> None:
-        """Forget the pace where less is done than before: a part of the work has begun."""
+        """Restart the estimate if less is done than before, because another part has begun."""
         if done < self._done:
             self._began, self._before, self._end = now, done, None
         self._done = done
 
     def seconds(self, now: float, done: float, total: float) -> float | None:
-        """Return the seconds left when so much of the work is `done`; None if nothing tells."""
+        """Return the remaining seconds when `done` of the work is done; None if unknown."""
         self.begin_anew(now, done)
         if done - self._before < KNOWN * total or now <= self._began:
             return None
@@ -1055,7 +1053,7 @@ class Remaining:
         return max(self._end - now, 0.0)
 
     def words(self, now: float, done: float, total: float) -> str:
-        """Return the time left in words, and what is being worked on; "" if nothing tells."""
+        """Return the remaining time in words, and the current work; "" if unknown."""
         from paceline.simulator.studies.executors import UNDER_WAY
 
         rest, name = self.seconds(now, done, total), UNDER_WAY.get()
@@ -1071,10 +1069,10 @@ def main() -> None:
 
 
 def _tame_environment() -> None:
-    """Remove settings of other tools with which these would fail or hang."""
-    os.environ["MPLBACKEND"] = "agg"  # no window is opened, whatever the user's own choice
+    """Remove environment settings that would make libraries fail or hang."""
+    os.environ["MPLBACKEND"] = "agg"  # never open a window, regardless of the user's setting
     odd: dict[str, Callable[[str], bool]] = {
-        "COLUMNS": lambda width: not width.strip("0"),  # tables without any width would be empty
+        "COLUMNS": lambda width: not width.strip("0"),  # a width of zero would make tables empty
         "SOURCE_DATE_EPOCH": lambda seconds: not seconds.isdecimal(),
         "MATPLOTLIBRC": lambda path: not (os.path.isfile(path) or os.path.isdir(path)),
     }
@@ -1090,14 +1088,14 @@ def run(arguments: list[str]) -> int:
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot write a "±"
+            stream.reconfigure(errors="replace")  # the terminal may not support "±"
     try:
         status = app(arguments, prog_name="paceline", standalone_mode=False)
         sys.stdout.flush()
         return int(status or 0)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:  # the reader has closed the pipe
+    except BrokenPipeError:  # the reader closed the pipe
         _spare_stdout()
         return 1
     except (InputError, RunError) as error:
@@ -1113,15 +1111,15 @@ def run(arguments: list[str]) -> int:
 
 
 def _unexpected(error: Exception) -> str:
-    """Describe an unexpected error: of the operating system, or a bug of Paceline."""
-    if isinstance(error, OSError) and error.strerror:  # a full disk, a directory that is gone
+    """Describe an unexpected error: of the operating system, or a bug in Paceline."""
+    if isinstance(error, OSError) and error.strerror:  # a full disk, a missing directory
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}; repeat the command once this is fixed"
     return f"{type(error).__name__}: {error} (PACELINE_DEBUG=1 shows where)"
 
 
 def _spare_stdout() -> None:
-    """Discard output that stdout did not accept; Python would try to write it again at exit."""
+    """Discard output that stdout did not accept; Python would retry it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -1129,7 +1127,7 @@ def _spare_stdout() -> None:
 
 
 def _nowhere() -> TextIO:
-    """Return a stream that discards all output, for one that was closed from the start (`>&-`)."""
+    """Return a stream that discards all output, to replace a closed one (`>&-`)."""
     return open(os.devnull, "w", encoding="utf-8")
 
 

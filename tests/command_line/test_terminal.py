@@ -135,7 +135,7 @@ def test_theory_begins_with_its_table():
 @looped(
     ("old", "new", "says"),
     [
-        ('dist = "gamma"', 'kind = "gamma"', ["cluster.compute = {", "add dist"]),
+        ('dist = "gamma"', 'kind = "gamma"', ["cluster.compute = {", "dist = "]),
         ("tau = 4", "H = 4", ["algorithm[0].H = 4", "did you mean `tau`?"]),
         ("workers = 4", "workers = 4.5", ["cluster.workers = 4.5", "not a whole number"]),
         ("seeds = 2", "seeds = 0.0", ["run.seeds = 0", "too small"]),

@@ -403,7 +403,7 @@ def test_more_points_cost_only_themselves_and_others_do_not_mix(folder, capsys):
         return [line for line in err.splitlines() if "kept" in line]
 
     assert sweep("ring", "tree") == []
-    notice = ["paceline: 4 runs were kept from before"]
+    notice = ["paceline: 4 runs were finished before"]
     assert sweep("ring", "tree") == notice
     assert sweep("star", "tree", "ring") == notice
     for other in [("--set", "cluster.workers=3"), ("--seed", 1), ("--seeds", 3)]:

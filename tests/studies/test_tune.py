@@ -778,7 +778,7 @@ def test_a_killed_search_ends_as_one_never_killed(tmp_path):
     assert "repeat the command to resume" in notes
     resumed, whole = command(tmp_path, "--out", "a"), command(tmp_path, "--out", "b")
     (one, notes), (other, _) = resumed.communicate(), whole.communicate()
-    assert "runs were kept from before" in notes
+    assert "runs were finished before" in notes
     first, second = json.loads(one), json.loads(other)
     assert first.pop("wall_seconds") > 0
     assert second.pop("wall_seconds") > 0

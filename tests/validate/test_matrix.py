@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_for(capsys):
     assert run(["validate", "--matrix", "quick.toml"]) == 2
     assert "leave quick.toml out" in capsys.readouterr().err
     assert run(["validate"]) == 2
-    assert "which SCENARIO" in capsys.readouterr().err
+    assert "write a SCENARIO" in capsys.readouterr().err
     assert run(["validate", "--matrix", "--only", "burst"]) == 2
 
 
