@@ -173,7 +173,7 @@ class Normal(Distribution):
         return self._repair(rng.normal(self.mean, self.sd, n))
 
     def from_uniform(self, u: Array) -> Array:
-        """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
+        """Convert numbers uniform on (0, 1), shape (n,), to draws (seconds), shape (n,)."""
         return self._repair(self.mean + self.sd * _special("ndtri", u))
 
     def _moments(self) -> tuple[float, float]:
