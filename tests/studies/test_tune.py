@@ -784,7 +784,7 @@ def test_a_killed_search_ends_as_one_never_killed(tmp_path):
     assert second.pop("wall_seconds") > 0
     assert first == second
     _, notes = command(tmp_path, "--out", "a").communicate()
-    assert f"{first['runs']} of {first['runs']} runs were kept" in notes
+    assert f"{first['runs']} of {first['runs']} runs were finished before" in notes
 
 
 @pytest.mark.usefixtures("figures")
