@@ -44,9 +44,9 @@ scenario = paceline.load(
     ],
     programs=mine,
 )
-result = paceline.simulate(scenario, seeds=3, programs=mine)
+result = paceline.simulate(scenario, seeds=3)
 result
 
 # %%
-tuned = paceline.tune(scenario, seeds=2, programs=mine)
+tuned = paceline.tune(scenario, seeds=2)
 tuned

@@ -153,9 +153,7 @@ def test_the_program_that_is_shown_is_local_sgd(name, tmp_path):
     shown.__annotations__ = {"lr": Rate, "tau": PeriodOfSteps}
     path = tmp_path / "my.toml"
     path.write_text(small(["local-sgd", "shown"]), "utf-8")
-    ours, theirs = paceline.simulate(
-        paceline.load(path, programs={"shown": shown}), programs={"shown": shown}
-    ).runs
+    ours, theirs = paceline.simulate(path, programs={"shown": shown}).runs
     assert np.array_equal(ours.curve["loss"], theirs.curve["loss"])
     assert np.array_equal(ours.curve["time"], theirs.curve["time"])
 

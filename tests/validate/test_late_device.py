@@ -125,7 +125,7 @@ def ends_as_simulated(case, folder, native=True, every=1, objective=OBJECTIVE):
     """Run a case; raise AssertionError where parameters differ, or a host spins."""
     made = world([case], every, objective)
     one, homes = train(made, made.algorithm[0], folder, native)
-    measured = measure.measure(one, made, OWN)
+    measured = measure.measure(one, made)
     assert measured.whole
     if case["name"] in OWN:
         goal = build.build(made, one.algorithm, SEED)
