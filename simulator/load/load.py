@@ -67,7 +67,7 @@ def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenar
         }  # fmt: skip
         try:
             scenario = Scenario.model_validate(document.table, context=context)
-            faults = problems(scenario, available)
+            faults = problems(scenario)
         except ValidationError as error:
             faults = explain(error, document.table, json_schema(available))
         if not faults:

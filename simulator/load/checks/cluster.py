@@ -1,10 +1,9 @@
 """Check the settings about workers: their speeds, devices, crashes and absences."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...inputs.messages import KeyPath, nearest
-from ...programs import Program
 from ...scenario.cluster import Cluster, Group, Recovery
 from ...scenario.scenario import Scenario
 from .refusal import Problem, broken
@@ -97,12 +96,12 @@ def device_problems(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def recovery_problems(scenario: Scenario) -> Iterator[Problem]:
     """Yield the problems of crashes, absences, sampled clients and recoveries."""
     cluster, algorithms = scenario.cluster, scenario.algorithm
     policies = [scenario.under(algorithm).recovery for algorithm in algorithms]
     restarts = any(recovery.policy == "restart" for recovery in policies)
-    yield from _crashes(scenario, programs, restarts=restarts)
+    yield from _crashes(scenario, restarts=restarts)
     yield from _membership(scenario, restarts=restarts)
     clients = cluster.sampling.clients if cluster.sampling else None
     crowded = (clients or 0) > cluster.workers
@@ -112,7 +111,7 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
     if cluster.drops:
         owners = [where for where, table in nodes(scenario) if table.drop]
         flows = not scenario.network.closed_form
-        selects = any(programs[algorithm.name].selects for algorithm in algorithms)
+        selects = any(scenario.programs[algorithm.name].selects for algorithm in algorithms)
         yield from broken(
             (cluster.sampling is None, (*owners[0], "drop"), "drop-of-nobody"),
             (cluster.sampling and flows and selects, (*owners[0], "drop"), "drop-of-flows"),
@@ -175,13 +174,9 @@ def _membership(scenario: Scenario, *, restarts: bool) -> Iterator[Problem]:
     yield from broken((cluster.elastic and restarts, "cluster.membership", "membership-restart"))
 
 
-def _crashes(
-    scenario: Scenario, programs: Mapping[str, Program], *, restarts: bool
-) -> Iterator[Problem]:
+def _crashes(scenario: Scenario, *, restarts: bool) -> Iterator[Problem]:
     workers, devices = scenario.cluster.workers, scenario.team.devices
-    unserved = scenario.algorithm and not any(
-        programs[algorithm.name].server for algorithm in scenario.algorithm
-    )
+    unserved = scenario.algorithm and not any(algorithm.served for algorithm in scenario.algorithm)
     for index, crash in enumerate(scenario.cluster.crash):
         where, rank = ("cluster", "crash", index), crash.worker
         beyond = rank != "server" and rank >= workers

@@ -1,12 +1,11 @@
 """Check the settings of [network] against each other, the cluster and the network model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import permutations
 from math import inf
 
 from ...inputs.messages import KeyPath, dotted, nearest
 from ...network.collectives import COLLECTIVES
-from ...programs import Program
 from ...scenario.network import Link, Network
 from ...scenario.scenario import Scenario
 from .cluster import nics, regions
@@ -17,9 +16,9 @@ FLOW_KEYS = ("platform", "background", "outage")
 LINK_KEYS = ("sharing", "profile", "outages")
 
 
-def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def network_problems(scenario: Scenario) -> Iterator[Problem]:
     """Yield the problems of [network], and of the regions of groups and the server."""
-    problems = [*_settings(scenario, programs), *_places(scenario), *_table(scenario, programs)]
+    problems = [*_settings(scenario), *_places(scenario), *_table(scenario)]
     if scenario.network.closed_form:
         problems += _closed_form(scenario)
     else:
@@ -31,7 +30,7 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
         yield from graph_problems(scenario)
 
 
-def _settings(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def _settings(scenario: Scenario) -> Iterator[Problem]:
     network, keys = scenario.network, scenario.network.model_fields_set
     given, library = network.collective == "given", network.library
     fixed = library != "ideal" and network.collective != "ring"
@@ -54,6 +53,7 @@ def _settings(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[P
     for key in TCP_KEYS if network.transport == "ideal" else ():
         yield from broken((key in keys, f"network.{key}", "only-tcp"))
     inner = any(group.inner is not None for group in scenario.cluster.group)
+    programs = scenario.programs
     local = [one.name for one in scenario.algorithm if not programs[one.name].sends_gradients]
     by_step = library == "byteps" and inner and local
     yield from broken((by_step, "network.library", "by-step"), names=", ".join(local))
@@ -107,13 +107,13 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
         yield from broken((first < index, where, "link-twice"), first=first)
 
 
-def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def _table(scenario: Scenario) -> Iterator[Problem]:
     """Check that the table of regions has every pair, and that no link contradicts it."""
     table, links = scenario.network.regions, scenario.network.link
     if table is None or scenario.network.platform is not None:
         return
     places, file = regions(scenario), table.file
-    if any(programs[algorithm.name].server is not None for algorithm in scenario.algorithm):
+    if any(algorithm.served for algorithm in scenario.algorithm):
         places.setdefault(scenario.server.region or "server", ("server", "region"))
     for place, where in places.items():
         strange = place is not None and place not in table.regions

@@ -1,6 +1,6 @@
 """Check settings that contradict each other, or that cannot be simulated."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,23 +34,23 @@ PLAIN: dict[str, Any] = {
 """Kinds of parameters for which Theorem 2 holds."""
 
 
-def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
+def problems(scenario: Scenario) -> dict[KeyPath, str]:
     """Return the first problem of each key in a scenario whose tables are well formed."""
-    faults = [*_objective(scenario, programs)]
+    faults = [*_objective(scenario)]
     if faults:
         return dict(faults)
     faults = [
         *cluster_problems(scenario),
         *_prices(scenario),
         *device_problems(scenario),
-        *network_problems(scenario, programs),
+        *network_problems(scenario),
         *_run(scenario),
-        *_algorithms(scenario, programs),
-        *recovery_problems(scenario, programs),
+        *_algorithms(scenario),
+        *recovery_problems(scenario),
         *_multiplier(scenario),
-        *_tune(scenario, programs),
+        *_tune(scenario),
         *_calibration(scenario),
-        *_programs(("overhead",), scenario.overhead, programs),
+        *_programs(("overhead",), scenario.overhead, scenario),
         *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
@@ -59,12 +59,12 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
     return first
 
 
-def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def _objective(scenario: Scenario) -> Iterator[Problem]:
     """Check that an objective's library, model and file exist and are usable."""
     spec = scenario.objective
     try:
         if isinstance(spec, LearningCurve):
-            yield from _programs(("objective", "own"), spec.own, programs)
+            yield from _programs(("objective", "own"), spec.own, scenario)
             baseline(spec)
         if maker := plugin_of(spec):
             maker.check(scenario)
@@ -74,10 +74,9 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
         yield Problem(("objective", "curve", "file"), str(why))
 
 
-def _programs(
-    where: KeyPath, tables: Sequence[Any], programs: Mapping[str, Program]
-) -> Iterator[Problem]:
+def _programs(where: KeyPath, tables: Sequence[Any], scenario: Scenario) -> Iterator[Problem]:
     """Check that the program named by `algorithm` in each table exists."""
+    programs = scenario.programs
     for index, table in enumerate(tables):
         yield from unknown((*where, index, "algorithm"), table.algorithm, programs, "program")
 
@@ -133,8 +132,9 @@ def _run(scenario: Scenario) -> Iterator[Problem]:
     )
 
 
-def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def _algorithms(scenario: Scenario) -> Iterator[Problem]:
     kind, labels = scenario.objective.kind, [algorithm.label for algorithm in scenario.algorithm]
+    programs = scenario.programs
     covered = ", ".join(
         name for name, program in programs.items() if program.bound_covers or program.needs_loss
     )
@@ -270,7 +270,8 @@ def _multiplier(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+def _tune(scenario: Scenario) -> Iterator[Problem]:
+    programs = scenario.programs
     for name, choices in scenario.tune.programs.items():
         yield from unknown(("tune", name), name, programs, "program")
         fields = programs[name].parameters.model_fields if name in programs else {}
