@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
-from ...results.intervals import TAILS
+from ...results.intervals import ROUNDING, TAILS
 from ..execution import Progress
 from .objective import Modelled, Score, TuningObjective
 from .runner import Runner, RunRequest
@@ -212,8 +212,9 @@ class Race:
             return sum(failed) > sum(score.penalised for score in self.judge.scores)
         best = self._best(count) * self._doubt(contender)
         total = sum(map(self._known, contender.scores))
-        worse = total > best * count  # the best itself is not, if all seeds are equal
-        return math.isfinite(best) and worse and total >= margin * best * count * (1 - ROUNDED)
+        worse = total > (1 + ROUNDING) * best * count  # the best itself is not
+        least = margin * (1 - ROUNDED * bool(self.objective.second))  # a cut is rounded
+        return math.isfinite(best) and worse and total >= least * best * count
 
     def _doubt(self, contender: Contender) -> float:
         """Return the factor by which a model's error may make a contender look worse.
