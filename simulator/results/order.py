@@ -69,6 +69,11 @@ class Order:
         return [label for label in either if label not in self.worse]
 
     @property
+    def as_good(self) -> list[str]:
+        """The best and those that may be as good; [] where none may be."""
+        return [] if self.decided else [self.best, *sorted(self.open, key=self.value)]
+
+    @property
     def decided(self) -> bool:
         """Whether the best is surely better than every other; if alone, whether it has a score."""
         return not self.open and bool(self.worse or self.estimates)

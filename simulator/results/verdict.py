@@ -123,7 +123,9 @@ class Spent(NamedTuple):
     def briefly(self) -> list[str]:
         """Format the days and the cost, without intervals."""
         days = [human(DAY * self.days.value)] if self.days else []
-        return days + ([with_unit(self.cost.value, self.currency)] if self.cost else [])
+        before = "" if self.currency else "cost "
+        cost = [before + with_unit(self.cost.value, self.currency)] if self.cost else []
+        return days + cost
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,10 @@ class Verdict:
             "would_decide": self.would_decide and self.would_decide.json(),
             "sentence": self.sentence,
             "basis": self.basis,
+            "estimates": {
+                label: {"value": estimate.value, **estimate.beside_value()}
+                for label, estimate in self.order.estimates.items()
+            },
         }
         return dict(jsonable(document))
 
@@ -327,7 +333,7 @@ def conclude(
     data-parallel training.
     """
     label, ruled = pick or ranked.best, rest.get("ruled", False)
-    open_ = () if ruled else (ranked.best, *sorted(ranked.open, key=ranked.value))
+    open_ = [] if ruled else ranked.as_good
     others = sorted((other for other in ranked.estimates if other != label), key=ranked.value)
     runner_up = next(iter(others), None)
     plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL)
@@ -395,6 +401,19 @@ def quickest(
     most = (1 + MARGIN) * min(times[label] for label in near)
     label = min((label for label in near if times[label] <= most), key=ranked.value)
     return label, [Reason("by-time")] * (len(near) > 1)
+
+
+def least_loss(ranked: Order, losses: Compared, base: str) -> tuple[str, list[Reason]]:
+    """Return the one surest not to lose more than `base`, and the reason if that is not the best.
+
+    It is one of those that are within `MARGIN` of the best.
+    """
+    most = (1 + MARGIN) * ranked.value(ranked.best)
+    near = [label for label, one in ranked.estimates.items() if one.value <= most]
+    above = {label: losses.above(label, base) for label in near}
+    ends = {label: share.span[1] if share else 0.0 for label, share in above.items()}
+    label = min(near, key=lambda label: (ends[label], ranked.value(label)))
+    return label, [Reason("by-loss", {"margin": MARGIN})] * (label != ranked.best)
 
 
 def surest(
@@ -544,8 +563,7 @@ class _Case(NamedTuple):
         ranked = order(losses, losses, terms=terms, factors=factors)
         where = f"loss at {human(end)}"
         question = Question("loss", f"lowest {where}", f"{where}: {{}}", "")
-        spent = {label: Spent.of(row) for label, row in self.known.rows.items()}
-        return self.conclude(question, ranked, Compared(losses, factors), spent=spent)
+        return self.conclude(question, ranked, Compared(losses, factors))
 
     def equal_loss(self) -> Verdict:
         """Answer by the days to the baseline's loss, if all runs use equal tokens."""

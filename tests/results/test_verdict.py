@@ -15,6 +15,7 @@ from paceline.simulator.results.verdict import (
     Known,
     Question,
     conclude,
+    least_loss,
     of_runs,
     quickest,
     reasons_in,
@@ -356,6 +357,17 @@ def test_losses_within_their_error_leave_the_choice_to_time():
     assert (pick, reason.code) == ("quick", "by-time")  # of the quickest the best at equal loss
     sure = order({"best": [1.0, 1.0], "quick": [2.0, 2.0]})
     assert quickest(sure, losses, {"best": 5.0, "quick": 3.0}) == ("best", [])
+
+
+def test_among_what_costs_as_much_the_loss_that_is_surest_to_be_low_is_picked():
+    spread = {"cheap": [2.0, 2.02], "sure": [2.0, 2.0], "wide": [1.9, 2.2], "dear": [1.9, 1.9]}
+    losses = Compared({"base": [2.0, 2.0], **spread})
+    ranked = order(
+        {"cheap": [10.0] * 2, "sure": [10.4] * 2, "wide": [10.1] * 2, "dear": [11.0] * 2}
+    )
+    pick, (reason,) = least_loss(ranked, losses, "base")
+    assert (pick, reason.code) == ("sure", "by-loss")
+    assert least_loss(order({"cheap": [1.0] * 2}), losses, "base") == ("cheap", [])
 
 
 def test_every_reason_has_one_short_sentence():

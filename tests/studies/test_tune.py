@@ -564,6 +564,15 @@ def test_who_was_given_up_comes_back_where_the_best_fails_in_the_end():
     assert not race.readmitted()
 
 
+def test_the_best_is_not_given_up_because_a_sum_is_rounded():
+    values = (5.1, 5.7, 5.1)
+    assert sum(values) > 3 * float(np.mean(values))
+    race = entrants(("first", *values), ("second", 9.0, 9.5, 9.2))
+    assert [rival.label for rival in race.contenders.values() if race._out(rival, 1.0)] == [
+        "second"
+    ]
+
+
 def test_the_margin_follows_from_the_spread_of_paired_differences():
     few = entrants(("a", 5.0, 6.0), ("b", 5.0, 6.5))
     assert few.margin(4) == 1 + 3.0 / 2  # too few to tell
@@ -1044,13 +1053,15 @@ def test_what_the_user_says_a_day_and_a_loss_are_worth_makes_a_pick():
         k for k, row in shown.items() if (row["to_reference"] or {"value": 0})["value"] <= 0.05
     }
     days = {label: shown[label]["used"]["days"]["mean"] for label in within}
-    assert days[quick.verdict.pick] == min(days.values())
+    near = {label for label in within if days[label] <= 1.05 * min(days.values())}
+    ends = {k: (shown[k]["to_reference"] or {"interval": (0, 0)})["interval"][1] for k in near}
+    assert ends[quick.verdict.pick] == min(ends.values())  # among equals the surest loss
     assert quick.verdict.decided
     assert quick.verdict.candidates == [quick.verdict.pick]
     assert {"max-loss"} <= {reason.code for reason in quick.verdict.reasons}
     cheap = found(sites(tuned | {"day_worth": "0.01 USD"}))
     row = next(row for row in cheap.json()["ranking"] if row["label"] == cheap.verdict.pick)
-    assert row["cost"] == min(shown[label]["cost"] for label in within)
+    assert row["cost"] <= 1.05 * min(shown[label]["cost"] for label in within)
     days = row["used"]["days"]["mean"]
     assert row["weighed"]["value"] == pytest.approx(row["cost"] + 0.01 * days)
     target = {"run": {"steps": 3000, "seeds": 2, "target_loss": 3.0, "sampling": "aggregate"}}

@@ -23,6 +23,7 @@ from ...results.verdict import (
     Spent,
     Verdict,
     conclude,
+    least_loss,
     of_equal_loss,
     quickest,
     surest,
@@ -81,10 +82,12 @@ class TuneResult(Display):
         """The label to pick, with reasons if it is not the best estimate's.
 
         It is the simplest of the best configuration and those as good and as certain. If losses are
-        within their error, the quickest come first.
+        within their error, the quickest come first; if the user bounds the loss, the lowest loss.
         """
         aim, order, reasons = self.objective, self.order, list[Reason]()
         best = order.best
+        if aim.max_loss is not None and order.estimates:
+            return least_loss(order, self._losses, self.reference or "")
         if aim.ruled and order.estimates:
             return best, reasons
         if aim.steps and order.estimates:
@@ -210,7 +213,8 @@ class TuneResult(Display):
             seeds = len(best.scores)
             reasons.append(Reason("some-seeds", {"reached": best.reached, "seeds": seeds}))
         if not best.diverged:
-            for choice in dict.fromkeys([best, *([self.simplest] * bool(best.reached))]):
+            first = [best] * (self.objective.max_loss is None or not best.reached)
+            for choice in dict.fromkeys([*first, *([self.simplest] * bool(best.reached))]):
                 reasons += edges(self.space, choice, self.objective)
         near = {self._choice[0], *self.order.open}
         close = [one.candidate for one in self.ranked if one.label in near]
