@@ -19,6 +19,7 @@ from ..results.columns import (
     SWEEP,
     ResultColumn,
     estimate_of,
+    in_question,
     ranked_by,
 )
 from ..results.intervals import USUAL, stated
@@ -39,7 +40,7 @@ Cell = Callable[[Row], str]
 
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 SWEEP_ROWS = 40  # most rows of a sweep on a terminal
-TUNE_ROWS = 10  # most rows of a search
+TUNE_ROWS = 6  # most rows of a search
 HEADING = 14  # characters of a line of a heading: the table has 80
 OF_CLIENTS = (
     "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
@@ -63,8 +64,9 @@ def summary(result: "Result") -> Table:
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     digits = loss_digits(row["loss"]["last"] for row in rows)
+    question = in_question(result.verdict.json())
     columns: dict[str, Cell] = {"algorithm": _named}
-    always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
+    always = _always(rows, target)
     left_out = OF_CLIENTS if _sampled(rows) else ()
     for column in RESULT_COLUMNS:
         there = column.key in always or any(column.of_summary(row) is not None for row in rows)
@@ -72,16 +74,34 @@ def summary(result: "Result") -> Table:
             continue
         heading = _heading(column, target and f"loss {target:g}", usual)
         modelled = STATED.get(column.key) in rows[0].get("interval90", {})
-        if modelled:
-            heading = heading.partition("\n")[0] + f"\n({USUAL})"
         cell = partial(column.cell, seeds=seeds, usual=usual, digits=digits)
-        columns[heading] = partial(_stacked if modelled else _beneath, cell)
+        if modelled:
+            columns[heading.partition("\n")[0] + f"\n({USUAL})"] = partial(_stacked, cell)
+        elif column.key == question[0]:
+            columns |= _compared(heading, cell, question)
+        else:
+            columns[heading] = partial(_beneath, cell)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
     kinds = _kinds(rows)
     if len(kinds) <= FEW:
         columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
     return _table(rows, columns, strong=result.pick["label"])
+
+
+def _always(rows: Sequence[Row], target: float | None) -> set[str]:
+    """Return the keys of columns that are shown even without a value."""
+    lost = any(row.get("diverged") for row in rows)
+    shown = {"seconds_per_step": True, "time_to_target_s": target, "final_loss": lost}
+    return {key for key, there in shown.items() if there}
+
+
+def _compared(heading: str, cell: Cell, question: tuple[str, str, Row]) -> dict[str, Cell]:
+    """Return the column of what the verdict compares; where that is nothing, it says why."""
+    _, what, texts = question
+    heading = what.replace(" at ", " at\n") or heading
+    heading += f"\n({USUAL})" * any("(" in text for text in texts.values())
+    return {heading: partial(_beneath, lambda row: texts.get(row["label"]) or cell(row))}
 
 
 def language(result: "Result") -> list[Table]:
@@ -309,6 +329,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     shown = ranked[:TUNE_ROWS]
     shown += [one for one in ranked if one not in shown and one.candidate.label in also]
     rows = result.rows(shown)
+    rows.sort(key=lambda row: row["label"] != verdict.pick)
     tables = [_ranking(result, rows), *in_units(rows, first="configuration")]
     if result.regret:
         tables.append(_regrets(result.regret))
@@ -335,8 +356,10 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     if any(row["to_reference"] for row in rows):
         above = "\n".join([*wrap(f"loss above {result.reference}", HEADING), f"({USUAL})"])
         columns[above] = partial(_beneath, wording.above_reference)
-    if any("at_equal_loss" in row for row in rows):
-        columns[f"days at\nequal loss\n({USUAL})"] = partial(_beneath, wording.at_equal_loss)
+    if judged := wording.judged(rows):
+        words, unit, estimate = judged
+        lines = [*wrap(words, 11), f"({USUAL})"]
+        columns["\n".join(lines)] = partial(_beneath, lambda row: wording.cell(estimate(row), unit))
     columns["seeds"] = _text("seeds")
     if any(row["basis"] for row in rows):  # too few columns are left for both
         del columns["seeds"]
@@ -348,12 +371,12 @@ def _reached_value(objective: Any, row: Row, digits: int) -> str:
     """Return a configuration's value, or the reason why it has none."""
     if row["reached"] == row["seeds"]:
         return str(objective.show(row["value"], digits))
-    if row["stopped"] == "cut":
-        bound = objective.show(row["at_least"])
-        missed = "beyond the cap" if objective.cap else "not reached"
-        return missed if bound == "-" else f"above {bound}"
     if row["diverged"]:
         return f"{row['diverged']} of {row['seeds']} seeds diverged"
+    if row["stopped"] == "cut":
+        bound = objective.show(row["at_least"] or None)
+        missed = "beyond the cap" if objective.cap else "not reached"
+        return missed if bound == "-" else f"above {bound}"
     return f"{row['reached']} of {row['seeds']} seeds reached it"
 
 
@@ -406,7 +429,7 @@ def theory(document: Row) -> list[Table | str]:
         if (rows := document[name])
         for there in [{key for row in rows for key, value in row.items() if value is not None}]
     ]
-    return [*tables, _hide(document["hide"])]
+    return [_hide(document["hide"]), *tables]
 
 
 def _hide(hide: Row | None) -> str:

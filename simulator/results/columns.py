@@ -90,7 +90,7 @@ class ResultColumn:
                 seeds, of = lost["seeds"], lost["of"]
                 return "diverged" if seeds == of else f"{seeds} of {of} diverged"
             value = statistics.loss_in_table(row["loss"]["last"], digits)
-            within = ends and "–".join(map(statistics.loss_in_table, ends))
+            within = ends and "–".join(map(statistics.number, ends))
         elif quantity:
             time = intervals.stated(row[quantity]).value
             value = "stalled" if row["stall"] else statistics.human(time)
@@ -102,6 +102,27 @@ class ResultColumn:
         """The function that formats a value for reading."""
         of_loss = self.key == "final_loss"
         return statistics.format_loss if of_loss else partial(statistics.with_unit, unit=self.unit)
+
+
+IN_QUESTION = {"loss": "final_loss", "seconds_per_step": "seconds_per_step"}
+"""Columns that show, instead of their own numbers, what a verdict compares, by its measure."""
+
+
+def in_question(verdict: Summary) -> tuple[str, str, Mapping[str, str]]:
+    """Return the key of such a column, its heading, and cells by label; "" for the key: none."""
+    measure, rows = verdict.get("measure", ""), verdict.get("estimates") or {}
+    what = "" if measure != "loss" else verdict["question"].removeprefix("lowest ")
+    return IN_QUESTION.get(measure, ""), what, {k: _compared(rows[k], what) for k in rows}
+
+
+def _compared(row: Summary, of_loss: str) -> str:
+    """Return a value as sentences have it, with its interval where that is not the same."""
+    estimate = intervals.stated(row, "value")
+    if not of_loss:
+        text = wording.cell(estimate, "s")
+        return text if estimate.interval and not estimate.narrow else text.partition(" (")[0]
+    ends = "–".join(map(statistics.number, estimate.interval or ()))
+    return statistics.format_loss(estimate.value) + f" ({ends})" * bool(ends)
 
 
 def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str, Any]:

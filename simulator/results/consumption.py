@@ -30,7 +30,7 @@ UNITS = {  # words and unit of each
     "tokens_per_second": ("tokens/s", "#"),
     "mfu": ("MFU", "%"),
     "tokens": ("tokens", "#"),
-    "days": ("days", ""),
+    "days": ("time", "s"),
     "nights": ("nights", ""),
     "rounds": ("rounds", ""),
     "client_bytes": ("bytes/client", "B"),
@@ -215,7 +215,7 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     until, columns = "to_target" if reached else "used", dict[str, Cell]()
     daily = {"tokens_per_second": ("tokens/day", "#")} if all(map(_long, rows)) else {}
     for key, (words, unit) in (UNITS | daily).items():
-        times = SECONDS_PER_DAY if key in daily else 1.0
+        times = SECONDS_PER_DAY if key in ("days", *daily) else 1.0
         if any(_has(row, until, key) for row in rows):
             currency = rows[0].get("currency") if key == "cost" else None
             about = ", ".join(filter(None, [currency, _level(rows, until, key)]))
@@ -245,6 +245,6 @@ def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
     """Format a value times `times`; days and costs get their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
-        estimate = intervals.stated(amount)
+        estimate = intervals.stated(amount).moved(lambda value: times * value)
         return wording.cell(replace(estimate, interval=None) if estimate.narrow else estimate, unit)
     return with_unit(amount["mean"] and times * amount["mean"], unit)

@@ -52,9 +52,14 @@ def with_unit(value: float | None, unit: str) -> str:
         return "-"
     if unit in ("s", "%"):
         return human(value) if unit == "s" else f"{number(100 * value)} %"
-    size, prefix = prefixed(value) if unit in PREFIXED else (1.0, "")
+    size, prefix = prefixed(value) if unit in PREFIXED else (1e3, "k ") if large(value) else (1, "")
     digits = f"{value:.0f}" if unit in PREFIXED and not prefix else number(value / size)
     return f"{digits} {prefix}{unit.strip('#')}".rstrip()
+
+
+def large(value: float) -> bool:
+    """Return whether an amount, such as of money, is shown in thousands: "156 k USD"."""
+    return abs(value) >= 99950
 
 
 def percent(share: float | None, digits: int = 0) -> str:

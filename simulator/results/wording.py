@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from ..inputs import untrusted
 from ..programs.program import BOUND
+from ..scenario.cluster import DAY
 from .intervals import LEVEL, MEDIAN, USUAL, Estimate, stated
-from .statistics import PREFIXED, number, percent, prefixed, time_unit, with_unit
+from .statistics import PREFIXED, large, number, percent, prefixed, time_unit, with_unit
 
 NO_GAIN = "no higher"
 NAMED = 2  # most algorithms that a sentence names; the others are counted
@@ -92,10 +93,26 @@ def above_reference(row: Mapping[str, Any]) -> str:
     return above(share["value"], share["interval"]) if share else "-"
 
 
-def at_equal_loss(row: Mapping[str, Any]) -> str:
-    """Format a configuration's days to the loss of data-parallel training."""
-    days = row.get("at_equal_loss")
-    return cell(stated(days, "value"), "") if days else "-"
+Judged = tuple[str, str, Callable[[Mapping[str, Any]], Estimate]]
+
+
+def judged(rows: Sequence[Mapping[str, Any]]) -> Judged | None:
+    """Return what a search after equal tokens is ranked by: words, unit, and the estimate of a row.
+
+    None where that is the value.
+    """
+    currency = rows[0].get("currency")
+    money = f"money and time ({currency})" if currency else "money and time"
+    kinds = {"weighed": (money, "", 1.0), "at_equal_loss": ("time at equal loss", "s", DAY)}
+    key = next((key for key in kinds if any(row.get(key) for row in rows)), None)
+    if key is None:
+        return None
+    words, unit, times = kinds[key]
+
+    def estimate(row: Mapping[str, Any]) -> Estimate:
+        return stated(row.get(key) or {"value": None}, "value").moved(lambda value: times * value)
+
+    return words, unit, estimate
 
 
 def format_interval(estimate: Estimate, unit: str) -> str:
@@ -152,10 +169,8 @@ def within(value: float, interval: Sequence[float | None] | None) -> str:
     size, unit = time_unit(value)
     if high is None:
         return f"> {number(low / size)} {unit}"
-    digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
-    shown = 1 - math.floor(math.log10(low / size)) if low > 0 else 0
-    decimals = min(max(digits + 1, shown, 0), 4)  # two digits of the width, and of the lower end
-    return f"{low / size:.{decimals}f}–{high / size:.{decimals}f} {unit}"
+    first, last = number(low / size), number(high / size)
+    return f"{first}–{last} {unit}" if first != last else ""
 
 
 def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
@@ -178,6 +193,6 @@ def _scale(value: float, unit: str) -> tuple[float, str]:
         size, prefix = prefixed(value)
         return size, f" {prefix}{unit}"
     if unit != "s":
-        return (1e3, " k") if not unit and value >= 1e5 else (1.0, f" {unit}".rstrip())
+        return (1e3, f" k {unit}".rstrip()) if large(value) else (1.0, f" {unit}".rstrip())
     size, name = time_unit(value)
     return size, f" {name}"

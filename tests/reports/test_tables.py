@@ -1,5 +1,6 @@
 """Tables on a narrow terminal."""
 
+import re
 from io import StringIO
 
 from rich.console import Console
@@ -51,7 +52,7 @@ def test_one_seed_has_no_heading_of_intervals(tmp_path):
 
 
 def test_an_interval_is_in_the_unit_of_its_mean():
-    assert wording.within(53.0, [52.3, 13_248.0]) == "52–13248 s"
+    assert wording.within(53.0, [52.3, 13_248.0]) == "52.3–13248 s"
     assert wording.within(2500.0, [3139.2, None]) == "> 52.3 min"
     assert wording.within(0.2, [0.1, 1.5]) == "100–1500 ms"
 
@@ -62,3 +63,16 @@ def test_shares_of_time_that_say_nothing_are_no_table():
         return terminal.spent([{"label": "a", "breakdown": {"compute": compute, **rest}}])
 
     assert (len(tables(0.01)), len(tables(0.03))) == (0, 1)
+
+
+def test_the_numbers_of_the_answer_are_in_the_table(tmp_path):
+    endless = SCENARIO.replace("target_loss = 0.5", "")
+    assert endless != SCENARIO
+    other = '[[algorithm]]\nname = "ssgd"\nlr = 0.1\n'
+    for text in (endless, endless.replace('kind = "quadratic"', 'kind = "none"')):
+        (tmp_path / "a.toml").write_text(text + other, "utf-8")
+        result = paceline.simulate(tmp_path / "a.toml", seeds=4)
+        shown, sentence = printed(terminal.summary(result)), result.verdict.sentence
+        numbers = re.findall(r"\d+\.\d+", sentence.removeprefix(result.verdict.pick))
+        assert len(numbers) > 1
+        assert [number for number in numbers if number not in shown] == [], (sentence, shown)

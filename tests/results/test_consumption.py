@@ -102,7 +102,7 @@ def test_only_what_is_set_is_shown():
     tokens = simulate(parse(world(cost={"tokens": 10.0})))
     assert {*tokens.algorithms[0]["used"]} == {"tokens", "days"}
     assert [column.header for column in terminal.in_units(tokens.algorithms)[0].columns] == [
-        "in the whole run", "tokens/s", "tokens", "days",
+        "in the whole run", "tokens/s", "tokens", "time",
     ]  # fmt: skip
     of_a_day = simulate(
         parse(world(cost={"tokens": 10.0}, cluster={"workers": 3, "compute": "9 h"}))
@@ -134,7 +134,7 @@ def test_the_command_prints_a_table_with_the_currency(tmp_path, monkeypatch, cap
     command = ["simulate", "four-continents", "--set", "run.steps=20", "--figure", "svg"]
     assert paceline.command_line.run([*command, *arguments]) == 0
     shown = capsys.readouterr().out
-    for word in ("tokens/s", "days", "device-", "hours", "egress", "cost", "(EUR)"):
+    for word in ("tokens/s", "time", "device-", "hours", "egress", "cost", "(EUR)"):
         assert word in shown
 
 

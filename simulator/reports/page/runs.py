@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...results import consumption
-from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, STATED, ResultColumn
+from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, STATED, ResultColumn, in_question
 from ...results.figures import curves
 from ...results.figures.chart import Look, apart
 from ...results.figures.style import DASHES
@@ -76,12 +76,7 @@ def results(
     columns: dict[str, Callable[[Series], str]] = {"algorithm": _named}
     if target is not None:
         columns[f"time to loss {target:g} ({USUAL})"] = partial(_value, BY_KEY["time_to_target_s"])
-    ends = [line.row.get("interval90") or {} for line in lines]
-    for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
-        there = any(column.of_summary(line.row) is not None for line in lines)
-        if PAGE in column.shown_in and column.key != "time_to_target_s" and there:
-            level = f" ({USUAL})" * any(row.get(STATED.get(column.key)) for row in ends)
-            columns[column.words + level] = partial(_value, column)
+    columns |= _of_results(lines)
     columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
     what, amounts = consumption.cells([line.row for line in lines], target)
     columns |= {heading: partial(_used, cell) for heading, cell in amounts.items()}
@@ -93,8 +88,32 @@ def results(
     return PageTable(f"{caption}; the pick is bold", [*columns], rows, strong=strong).unvaried()
 
 
+def _of_results(lines: Sequence[Series]) -> dict[str, Callable[[Series], str]]:
+    """Return the result columns, in which what all verdicts compare has its interval."""
+    ends = [line.row.get("interval90") or {} for line in lines]
+    several = len({line.found.name for line in lines}) > 1
+    compared, what, texts = ("", "", {}) if several else in_question(lines[0].found.verdict)
+    columns = dict[str, Callable[[Series], str]]()
+    for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
+        there = any(column.of_summary(line.row) is not None for line in lines)
+        if PAGE not in column.shown_in or column.key == "time_to_target_s" or not there:
+            continue
+        level = f" ({USUAL})" * any(each.get(STATED.get(column.key)) for each in ends)
+        cell = partial(_value, column)
+        if column.key == compared and not level:
+            columns[f"{what or column.words} ({USUAL})"] = partial(_compared, texts, cell)
+        else:
+            columns[column.words + level] = cell
+    return columns
+
+
 def _named(line: Series) -> str:
     return f"{line.name} (a bound)" if line.row["bound"] else line.name
+
+
+def _compared(texts: Mapping[str, str], cell: Callable[[Series], str], line: Series) -> str:
+    """Return what the verdict compares, which is not about measured lines beside predicted ones."""
+    return (not line.curves.apart and texts.get(line.label)) or cell(line)
 
 
 def _used(cell: consumption.Cell, line: Series) -> str:

@@ -10,7 +10,7 @@ from ...results import consumption, wording
 from ...results.columns import BY_KEY, estimate_of, ranked_by
 from ...results.intervals import USUAL, stated
 from ...results.statistics import format_loss, human, percent, with_unit
-from ...results.verdict import mark
+from ...results.verdict import ALONE, mark
 from ...studies.sweep import figure
 from ...studies.tune import figures
 from ...studies.tune.objective import PACES
@@ -26,9 +26,9 @@ QUANTITIES = {
 }
 """Words for the quantities of a comparison, and functions that format their values."""
 SHOWN = 20  # rows of a comparison that are not folded
-CONFIGURATIONS, FOLDED = 10, 300  # of a search: rows in the first table, and including folded ones
+CONFIGURATIONS, FOLDED = 6, 300  # of a search: rows in the first table, and including folded ones
 ROWS, MOST = 60, 1000  # of a sweep: rows shown, and including folded ones
-USED = ("days", "nights", "rounds", "cost")  # amounts in the ranking of a search
+USED = ("time", "nights", "rounds", "cost")  # amounts in the ranking of a search
 BESIDE = (
     "reports_per_round", "clients_at_work", "gradients_per_hour", "goodput", "useful_share",
     "total_cost",
@@ -82,8 +82,12 @@ def _configurations(tune: Row) -> list[PageTable]:
             return wording.cell(stated(row, "value"), unit)
         return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else missed
 
-    word = partial(mark, verdict["pick"], verdict["candidates"])
-    columns: dict[str, Callable[[Row], str]] = {"verdict": word}
+    pick, columns = verdict["pick"], dict[str, Callable[[Row], str]]()
+
+    def named(row: Row) -> str:
+        word = mark(pick, verdict["candidates"], row)
+        return f"{row['label']} ({word})" if word else str(row["label"])
+
     best = ranked[:CONFIGURATIONS]
     if len({row.get("basis") for row in best}) > 1:
         columns["basis"] = lambda row: row["basis"] or ""
@@ -91,19 +95,21 @@ def _configurations(tune: Row) -> list[PageTable]:
     columns[f"{tune['measure']} ({USUAL})"] = value
     if any(row.get("to_reference") for row in ranked):
         columns["loss above data-parallel"] = wording.above_reference
-    if any(row.get("at_equal_loss") for row in ranked):
-        columns["days at equal loss"] = wording.at_equal_loss
+    if judged := wording.judged(ranked):
+        words, of, estimate = judged
+        columns[words] = lambda row: wording.cell(estimate(row), of)
     if any(row["reached"] < row["seeds"] for row in best):
         columns["reached"] = lambda row: f"{row['reached']} of {row['seeds']}"
     used = consumption.cells(ranked)[1].items()
     columns |= {head: cell for head, cell in used if head.partition(" ")[0] in USED}
-    rows = [(row["label"], *(cell(row) for cell in columns.values())) for row in ranked]
-    heads, strong = (
-        ("configuration", *columns),
-        [at for at, row in enumerate(rows) if row[0] == verdict["pick"]],
-    )
-    table = PageTable("Configurations, best first", heads, rows, texts, strong=strong)
-    return table.unvaried().folded_after(CONFIGURATIONS, FOLDED)
+    also = {pick, ALONE, *((row.get("to_reference") or {}).get("label") for row in best)}
+    rest = [row for row in ranked[CONFIGURATIONS:] if row["label"] not in also]
+    shown = [row for row in ranked if row not in rest]
+    shown.sort(key=lambda row: row["label"] != pick)
+    rows = [(named(row), *(cell(row) for cell in columns.values())) for row in [*shown, *rest]]
+    caption, heads = "The pick, then the best first", ("configuration", *columns)
+    table = PageTable(caption, heads, rows, texts, strong=[0] * bool(pick))
+    return table.unvaried().folded_after(len(shown), FOLDED)
 
 
 def tradeoffs(tune: Row, place: int) -> PageSection | None:

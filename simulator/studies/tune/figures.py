@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from ...results import wording
 from ...results.consumption import SECONDS_PER_DAY
 from ...results.figures import drawing, style
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, apart, fitted
@@ -29,25 +31,28 @@ def figures(tune: Row) -> dict[str, bytes]:
 
 def ranking(tune: Row) -> Chart | None:
     """Chart the best configurations' values and intervals; None without values."""
-    shown = [row for row in tune["ranking"] if row["value"] is not None][:SHOWN][::-1]
+    by_value = tune["measure"], tune["unit"], lambda row: stated(row, "value")
+    measure, unit, estimate = wording.judged(tune["ranking"]) or by_value
+    ranked = (row for row in tune["ranking"] if math.isfinite(estimate(row).value))
+    shown = [*islice(ranked, SHOWN)][::-1]
     if not shown:
         return None
     names = apart([row["label"] for row in shown])
-    size, unit = 1.0, tune["unit"]
+    size = 1.0
     if unit == "s":
-        size, unit = time_unit(min(row["value"] for row in shown))
+        size, unit = time_unit(min(estimate(row).value for row in shown))
     good = [row["label"] in tune["verdict"]["candidates"] for row in shown]
     lines, near = list[Line](), list[float]()
     for name, look, as_good in (("may be the best", GOOD, True), ("others", WORSE, False)):
         places = [at for at, one in enumerate(good) if one == as_good]
-        estimates = [stated(shown[at], "value") for at in places]
+        estimates = [estimate(shown[at]) for at in places]
         values = [one.value / size for one in estimates]
         low, high = ([one.span[side] / size for one in estimates] for side in (0, 1))
         texts = [f"{names[at]}: {number(x)} {unit}" for at, x in zip(places, values, strict=True)]
         how: Any = {"joined": False, "marks": "all", "texts": texts, "x_bars": (low, high)}
         lines.append(Line(name, values, places, look, **how))
         near += [*values, *(low + high if as_good else [])]
-    title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
+    title = f"{measure} ({unit})" if unit else measure
     up = Axis(names=names, limits=(-0.5, len(names) - 0.5))
     panel = Panel(fitted(title, near, zero=True), up, lines, height=90 + 24 * len(names))
     caption = f"filled: the pick and all that may be as good; bars: {USUAL}"

@@ -153,9 +153,10 @@ def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
     best = ranked[0]
     if best.diverged:
         return []
-    near = [rival for rival in ranked[1:] if rival.label in order.open]
+    rivals = [rival for rival in ranked[1:] if rival.reached or not best.reached]
+    near = [rival for rival in rivals if rival.label in order.open]
     close = [best, *near[: CANDIDATES - 2]]
-    return close + [rival for rival in ranked if rival not in close][: CANDIDATES - len(close)]
+    return close + [rival for rival in rivals if rival not in close][: CANDIDATES - len(close)]
 
 
 def save(result: TuneResult, directory: TuneDirectory) -> None:
