@@ -617,6 +617,21 @@ def test_what_would_change_it_is_what_longer_simulations_say(folder):
     assert changes.section(replace(measured, sides={"predicted": foreign}), 0) is None
 
 
+def test_what_would_change_it_reads_files_below_the_working_directory_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "times.csv").write_text("seconds\n1.0\n1.2\n")
+    plans = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 8}]
+    table = scenario(*plans, objective=TIME_ONLY, steps=400).table
+    table["cluster"]["compute"] = {"dist": "empirical", "file": "times.csv"}
+    made = parse(table, file="named.toml")
+    simulate(made, seeds=1, out="run")
+    (found,) = reading.read([tmp_path / "run"])
+    assert changes.section(found, 0).tables[0].rows[0][0] == "as simulated"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert changes.section(found, 0) is None
+
+
 def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):
     """Seeds agree, and links are known from published hosts: the margin is no surer than rows."""
     line = {"latency": "60 us", "bandwidth": "25 Gbit/s", "transport": "tcp", "library": "nccl"}

@@ -1,11 +1,12 @@
 """Show which other links, prices and budgets would change the answer of a saved run.
 
 Times scale with the step time, whose changes come from short simulations without a loss. The loss
-by steps stays the same. A saved RUN is data of unknown origin: no file outside it is read, and
-nothing long is run.
+by steps stays the same. A saved RUN is data of unknown origin: files that its scenario names are
+read only from the scenario's folder, and only below the working directory; nothing long is run.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...cluster import prices
@@ -67,13 +68,12 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
     if run is None or run.is_measured or not opened.verdict["pick"]:
         return None
     try:
-        origin = {"file": opened.scenario["file"], "folder": opened.path, "allow_paths": False}
-        scenario = parse(dict(run.table), **origin)
+        scenario = _parsed(opened, run.table)
         leading = _leading(opened.verdict, run.rows)
         measure = _measure(run.rows[leading[0]], scenario)
         every = {label: _amounts(run.rows[label], scenario, measure) for label in leading}
         base = {label: amounts for label, amounts in every.items() if amounts}
-        rows: dict[str, Changed] = {BASE: base, **dict(_changes(run, scenario, base))}
+        rows: dict[str, Changed] = {BASE: base, **dict(_changes(opened, scenario, base))}
     except NO_SECTION:
         return None
     if len(rows) == 1:
@@ -83,6 +83,14 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
     lead = _sentence(rows) if len(base) > 1 else ""
     table = PageTable(caption, ("with", *base), cells)
     return PageSection(f"changes-{place}", CHANGES, lead, tables=[table])
+
+
+def _parsed(opened: FoundRun, table: Mapping[str, Any]) -> Scenario:
+    """Return the scenario of a RUN with a `table`, whose files are in the scenario's folder."""
+    file = Path(opened.scenario["file"])
+    trusted = file.resolve().is_relative_to(Path.cwd())
+    folder = file.parent if trusted else opened.path
+    return parse(dict(table), file=str(file), folder=folder, allow_paths=False)
 
 
 def _leading(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
@@ -116,16 +124,17 @@ def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
 
 
 def _changes(
-    run: RunDirectory, scenario: Scenario, base: Mapping[str, Amounts]
+    opened: FoundRun, scenario: Scenario, base: Mapping[str, Amounts]
 ) -> Iterator[tuple[str, Changed]]:
     """Yield the algorithms' amounts by changed input."""
+    run = opened.main
+    assert run is not None
     before = _paces(run, scenario, base)
     for what in ("bandwidth", "latency"):
         for factor, words in FACTORS.items():
             table = regret.world(scenario.table, what, factor)
             if table != scenario.table:
-                other = parse(table, file=scenario.file, folder=run.path, allow_paths=False)
-                after = _paces(run, other, base)
+                after = _paces(run, _parsed(opened, table), base)
                 pairs = {label: (after[label], before[label]) for label in base}
                 yield (
                     f"{words} the {what}",

@@ -104,21 +104,25 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
         parts.append(studies.sweep(run.sweep, run.target, place) if run.sweep else None)
         parts.append(changes.section(run, place))
         if len(every) > 1:
-            named = [one and replace(one, heading=f"{run.name}: {one.heading}") for one in parts]
-            parts = [one and replace(one, folded=CHANGES in one.heading) for one in named]
+            parts = [one and _of_several(run.name, one) for one in parts]
         result += parts
-    result.append(_differences(every) if len(every) > 1 else None)
+    result.append(_differences(every))
     result += [*details(drawn)] if drawn else []
     return [section for section in result if section is not None]
 
 
-def _differences(every: Sequence[FoundRun]) -> PageSection:
+def _of_several(name: str, section: PageSection) -> PageSection:
+    """Name the RUN of a section; fold what would change its answer."""
+    folded = section.folded or CHANGES in section.heading
+    return replace(section, heading=f"{name}: {section.heading}", folded=folded)
+
+
+def _differences(every: Sequence[FoundRun]) -> PageSection | None:
     rows = differing([run.scenario.get("table") or {} for run in every])
     heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
     heads = ("key", *(run.name for run in every))
     table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
-    tables = [table] if rows else []
-    return PageSection("differences", heading, tables=tables, folded=True)
+    return PageSection("differences", heading, tables=[table], folded=True) if rows else None
 
 
 def _error(
