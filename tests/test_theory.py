@@ -506,7 +506,7 @@ def test_steps_of_sampled_clients_are_those_of_a_round():
     for more in ({"sampling": {"clients": 3, "over": 2}}, {"group": [{"name": "a", "workers": 4}]}):
         predictions = theory.theory(unlike(cluster=cluster | more))
         assert (predictions["periods"], predictions["notes"]) == ([], [theory.UNKNOWN])
-        assert terminal.theory(predictions) == [terminal.theory(few)[-1]]
+        assert terminal.theory(predictions) == [terminal.theory(few)[0]]
 
 
 def test_a_rate_beyond_floats_that_no_algorithm_takes_has_no_bound():

@@ -128,7 +128,7 @@ def test_theory_begins_with_its_answer():
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
         cwd=Path(paceline.__file__).parents[1],
     )  # fmt: skip
-    assert done.stdout.startswith("An average at every step is hidden by a delay of 1 step.\ntau ")
+    assert done.stdout.startswith("A delay of 1 step hides an average at every step.\ntau ")
     assert "\npaceline: tau_star" in done.stdout
 
 
