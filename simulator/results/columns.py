@@ -119,8 +119,9 @@ def _compared(row: Summary, of_loss: str) -> str:
     """Return a value as sentences have it, with its interval where that is not the same."""
     estimate = intervals.stated(row, "value")
     if not of_loss:
-        text = wording.cell(estimate, "s")
-        return text if estimate.interval and not estimate.narrow else text.partition(" (")[0]
+        value = statistics.human(estimate.value)
+        same = {statistics.human(end) for end in estimate.span} == {value}
+        return value if same else wording.cell(estimate, "s")
     ends = "–".join(map(statistics.number, estimate.interval or ()))
     return statistics.format_loss(estimate.value) + f" ({ends})" * bool(ends)
 

@@ -208,10 +208,10 @@ def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, A
 def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
     """Return what the amounts cover, in words, and formatters of cells by heading.
 
-    They cover the run up to the target if some row reached it.
+    They cover the run up to the `target`, if there is one and some row reached it.
     """
     means = [amount["mean"] for row in rows for amount in (row.get("to_target") or {}).values()]
-    reached = any(mean is not None and isfinite(mean) for mean in means)
+    reached = target and any(mean is not None and isfinite(mean) for mean in means)
     until, columns = "to_target" if reached else "used", dict[str, Cell]()
     daily = {"tokens_per_second": ("tokens/day", "#")} if all(map(_long, rows)) else {}
     for key, (words, unit) in (UNITS | daily).items():

@@ -173,6 +173,7 @@ def test_intervals_of_amounts_are_whole_on_a_narrow_terminal():
     row = {"label": "streaming-diloco tau=100", "tokens_per_second": 2e4, "to_target": used}
     shown = io.StringIO()
     Console(width=80, file=shown).print(*terminal.in_units([row], 2.4))
+    assert consumption.cells([row])[0] == "in the whole run"  # of runs with other targets
     for whole in ("streaming-diloco", "17.6–59.7", "45541–154445"):
         assert whole in shown.getvalue()
 
