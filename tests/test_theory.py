@@ -491,7 +491,7 @@ def test_what_hides_an_average_that_takes_longer_than_steps():
 def test_no_delay_is_advised_where_clients_are_sampled():
     fleet = unlike(cluster={"workers": 2, "compute": "1 s", "sampling": {"clients": 1}})
     assert theory.theory(fleet)["hide"] == {}
-    assert terminal.theory(theory.theory(fleet))[-1].startswith("No delay is advised: a round of")
+    assert terminal.theory(theory.theory(fleet))[0].startswith("No delay is advised: a round of")
 
 
 def test_steps_of_sampled_clients_are_those_of_a_round():
