@@ -26,7 +26,7 @@ LONG = 10**6  # gradients of a run that takes the reference engine minutes, whic
 def run_seeds(
     scenario: Scenario, algorithm: Algorithm, seeds: Sequence[int], **how: Any
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds`; `how`: the options of `run_world`."""
+    """Run one algorithm with each of `seeds`; `how` passes options to `run_world`."""
     return run_world(World(scenario, algorithm), seeds, **how)
 
 

@@ -59,9 +59,9 @@ RunSeeds = Callable[[World, int], Sequence[Run]]
 def normalised(world: World, run: RunSeeds) -> World:
     """Return a world with an objective that engines can build.
 
-    The scenario's is a learning curve. The result is the same for every seed, engine and replicate,
-    because a probe depends on the scenario as written. `run(world, seeds)` runs a world with that
-    number of seeds. Raises InputError.
+    The scenario's objective is a learning curve. The result is the same for every seed, engine and
+    replicate, because a probe depends on the scenario as written. `run(world, seeds)` runs a world
+    with that number of seeds. Raises InputError.
     """
     scenario, algorithm = world.scenario, world.algorithm
     expected = expect(world)

@@ -236,8 +236,8 @@ def divergence_note(curve: Mapping[str, Sequence[float]]) -> str | None:
 def trace(groups: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     """Return timelines as Chrome trace events, which ui.perfetto.dev and chrome://tracing open.
 
-    An algorithm is a process, a worker a thread; the server is the thread after the last worker's.
-    Shows the first seed that recorded spans. Perfetto counts whole nanoseconds, and drops a slice
+    An algorithm is a process, a worker a thread; the server's thread follows the last worker's. It
+    shows the first seed that recorded spans. Perfetto counts whole nanoseconds, and drops a slice
     that overlaps the previous one. So times are first rounded to nanoseconds, and every slice
     begins where the previous one ends.
     """

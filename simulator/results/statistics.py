@@ -1,4 +1,4 @@
-"""Summaries of runs: estimates over seeds, with their intervals."""
+"""Summarise runs: estimates over seeds, with their intervals."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How runs are executed: engine and processes, tasks and their keys, and checks before any run.
+"""Execute runs: engine and processes, tasks and their keys, and checks before any run.
 
 A key is a hash of all that determines a task's numbers.
 """
@@ -168,7 +168,7 @@ def determining_sources() -> list[Path]:
 def settings(command: str, scenario: Scenario, **more: Any) -> dict[str, Any]:
     """Return all settings that determine a command's results; `more` adds its options.
 
-    Of users' programs, whose code has no version, there are the names only.
+    Users' programs have no version, so only their names are included.
     """
     table, objective = scenario.table, scenario.objective
     return {

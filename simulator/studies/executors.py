@@ -217,7 +217,7 @@ def _ended(
 class Place(NamedTuple):
     """Where a study runs: the `executor` that `execution` started, and the directory it writes.
 
-    `resumes`: whether results may be kept, as the code of all programs has a version.
+    `resumes`: whether results may be stored, because the code of all programs has a version.
     """
 
     execution: Execution
@@ -227,7 +227,7 @@ class Place(NamedTuple):
 
     @property
     def kept(self) -> Any:
-        """The directory if it may keep results."""
+        """The directory if it may store results."""
         return self.directory if self.resumes else None
 
     def executor_of(self, tasks: int) -> Executor | Processes | None:

@@ -104,7 +104,7 @@ def collective_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Ru
 
 
 class _Case(NamedTuple):
-    """An algorithm's runs of a scenario with its own recovery and overheads."""
+    """An algorithm's runs of a scenario, with its recovery and overheads."""
 
     alone: Scenario
     algorithm: Algorithm
@@ -114,9 +114,9 @@ class _Case(NamedTuple):
     def moved(
         self, change: Callable[[Scenario, float], Scenario], factors: Sequence[float]
     ) -> list[float]:
-        """Return logarithms of the pace where links take other `factors`, over that predicted.
+        """Return logarithms of step times with links slower by `factors`, over the predicted.
 
-        `change`: makes a scenario with links that take a factor as long.
+        `change`: function that makes a scenario with links slower by a factor.
         """
         algorithm, seed = self.algorithm, self.runs[0].seed
         looks = self.alone.programs[algorithm.name].needs_loss
@@ -130,7 +130,7 @@ class _Case(NamedTuple):
 
 
 def _by_links(case: _Case, ends: tcp.Missed) -> list[float]:
-    """Return by which logarithms runs end earlier over the fastest links, and later."""
+    """Return the logarithms by which runs end earlier with the fastest links, or later."""
     if ends.low >= ends.high:
         return [0.0, 0.0]
     working = 1 - sum(map(held_up, case.runs)) / len(case.runs)
@@ -156,7 +156,7 @@ def _longer(scenario: Scenario, name: str, factor: float) -> float:
 
 
 def _by_inner(scenario: Scenario, factor: float) -> Scenario:
-    """Return a scenario whose links inside workers take `factor` times as long for a byte."""
+    """Return a scenario whose links inside workers take `factor` times as long per byte."""
     cluster = scenario.cluster
     groups = tuple(
         group.model_copy(update={"inner": _over(group.inner, factor)}) for group in cluster.group

@@ -39,10 +39,10 @@ T = TypeVar("T")
 class Result(Display):
     """The runs of a scenario, algorithm by algorithm and seed by seed.
 
-    `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from
-    a profile, bootstrap replicates, which use redrawn numbers. `paired`: the measured runs that
-    are predicted will meet the very delays of `runs`. `links`: by label, the error of
-    times, such as over TCP without a profile.
+    `resumed` counts the runs stored by an interrupted call. `replicates`: bootstrap replicates with
+    redrawn numbers, if numbers come from a profile. `paired`: the measured runs that are predicted
+    have the same delays as `runs`. `links`: errors of times by label, such as over TCP without a
+    profile.
     """
 
     scenario: Scenario

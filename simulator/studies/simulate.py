@@ -35,14 +35,14 @@ def simulate(  # noqa: PLR0913 - the options of the command
     """Simulate every algorithm of `scenario` (or its file) with `seeds` seeds from `seed` on.
 
     `jobs` processes, or the Dask cluster at address `dask`, share the tasks; the numbers are the
-    same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
-    interruption, and the whole run directory is written in the end; results of another scenario or
-    of other settings that are there are replaced only if `overwrite`. With `kept`, finished tasks
-    stay there, for other calls that need them. `programs`, by name, join the catalogue's; as their
-    code has no version, such runs are not resumed. `paired`: the measured runs that are predicted
-    will meet the very delays of these seeds, so that intervals, if the scenario extends a profile,
-    leave out the spread of delays. `force`: run even if the estimated time or memory exceeds the
-    safety limit. Raises InputError.
+    same. With `out`, finished tasks are stored there immediately, so that the same call resumes
+    after an interruption. At the end the complete run directory is written. It replaces results of
+    another scenario or of other settings only if `overwrite`. With `kept`, finished tasks stay
+    there for other calls that need them. `programs`, by name, extend the catalogue; their code has
+    no version, so such runs are not resumed. `paired`: the measured runs that are predicted have
+    the same delays as these seeds, so intervals leave out the spread of delays if the scenario
+    extends a profile. `force`: run even if the estimated time or memory exceeds the safety limit.
+    Raises InputError.
     """
     scenario = loaded(scenario, programs)
     execution = Execution(engine, jobs, dask)

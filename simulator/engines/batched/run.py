@@ -33,7 +33,7 @@ CLOCKS = 2**16  # most workers of all seeds at once
 
 
 def run(algorithm: Algorithm, scenario: Scenario, seeds: Sequence[int], **how: int) -> list[Run]:
-    """Simulate one algorithm with all seeds; options as in `run_world`."""
+    """Simulate one algorithm with all seeds; the options are those of `run_world`."""
     return run_world(World(scenario, algorithm), seeds, **how)
 
 

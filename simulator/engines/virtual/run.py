@@ -15,7 +15,7 @@ from .simulation import Simulation
 
 
 def run(algorithm: Algorithm, scenario: Scenario, seed: int, *, spans: int = 0) -> Run:
-    """Simulate one algorithm with one seed; options as in `run_world`."""
+    """Simulate one algorithm with one seed; the options are those of `run_world`."""
     return run_world(World(scenario, algorithm).under(), seed, spans=spans)
 
 

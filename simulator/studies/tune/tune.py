@@ -147,8 +147,9 @@ def plan(scenario: Scenario, objective: str | None) -> tuple[Space, TuningObject
 
 
 def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
-    """Return the configurations whose regret is computed: the best, those that may be as good, the
-    next few. Empty where all diverged.
+    """Return the configurations whose regret is computed; empty if all diverged.
+
+    These are the best, those that may be as good, and the next few.
     """
     best = ranked[0]
     if best.diverged:

@@ -72,7 +72,7 @@ GROUPS = {"single": "box", "10GbE-TCP": "10 GbE", "100Gb-IB": "InfiniBand", "100
 class Outcome(NamedTuple):
     """A prediction and its interval, relative to the measurement.
 
-    `kind`: what it is counted with in intervals of others.
+    `kind`: its group in intervals of other sources.
     """
 
     row: Row
@@ -119,7 +119,7 @@ def of_result(row: Row, result: Result, scale: float) -> Outcome:
 
 
 def error(outcome: Outcome) -> Published:
-    """Return a prediction's error as intervals of others use it."""
+    """Return a prediction's error for the intervals of other sources."""
     low, high = (log(end / outcome.ratio) for end in outcome.interval)
     numbers = -log(outcome.ratio), -low, high, share(outcome)
     return Published(repository(outcome.row), outcome.kind, *numbers)
@@ -132,12 +132,12 @@ def share(outcome: Outcome) -> float:
 
 
 def repository(row: Row) -> str:
-    """Return the repository that a row is from, which several sources of rows may share."""
+    """Return the repository of a row, which several sources may share."""
     return row["ref"].partition("@")[0]
 
 
 def widened(outcome: Outcome, errors: Sequence[Published]) -> Outcome:
-    """Return the outcome with what predictions of other sources missed in its interval."""
+    """Return the outcome with the errors of other sources' predictions in its interval."""
     result = outcome.result
     others = [error for error in errors if error.source != repository(outcome.row)]
     wider = log1p(prediction_interval.beyond(result.scenario, others) * share(outcome))
