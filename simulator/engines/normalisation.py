@@ -101,7 +101,7 @@ def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | 
 
 
 def _by_steps(world: World) -> bool:
-    """Return whether the loss depends on steps alone, as no worker acts on times."""
+    """Return whether the loss depends only on steps, because no worker acts on times."""
     program = world.program
     timed = program.server or program.gossips or program.pooled or program.asks
     chosen = world.scenario.cluster.sampling is not None
@@ -229,7 +229,7 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
 def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
     """Run a program on a probe long enough to measure its response to gradients.
 
-    The probe has no codec or failures, as the rate must not compensate their cost.
+    The probe has no codec or failures, because the rate must not compensate their cost.
     """
     algorithm, program = world.algorithm, world.program
     workers, most = world.scenario.cluster.workers, int(min(expected.steps, NEVER))

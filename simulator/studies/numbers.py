@@ -138,11 +138,11 @@ class Range:
         return (value - self.low) / (self.high - self.low)
 
     def text(self, value: float) -> str:
-        """Return a value as `--set` takes it."""
+        """Format a value for `--set`."""
         return f"{value:.0f}" if self.whole else f"{value:.9g} {self.unit}".strip()
 
     def snapped(self, value: float) -> float:
-        """Return the value that `text` writes, so that values of one text are simulated once."""
+        """Return the value of the text for `value`, so that equal texts are simulated once."""
         return float(self.text(value).partition(" ")[0])
 
 

@@ -31,7 +31,7 @@ def parts() -> dict[str, list[str]]:
 
 def joined(files: list[Path]) -> str:
     """Return the text of the lock of resolved files."""
-    lines = ["# Written by `make lock`: the parts of which each adds to those before."]
+    lines = ["# Written by `make lock`; every part adds to the earlier parts."]
     seen: set[str] = set()
     for file in files:
         new = [entry for entry in entries(file.read_text("utf-8")) if entry not in seen]

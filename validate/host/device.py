@@ -7,7 +7,7 @@ backward pass. A third one is for copies to the host, which thus delay neither.
 
 A host waits for *blocking* events, at which its thread sleeps (cudaEventBlockingSync); a plain read
 of a tensor spins on a core, and the run no longer counts as evidence. So every read comes after
-such a wait. Numbers are true float32: TF32 is off, as predictions do not model its rounding.
+such a wait. Numbers are true float32: TF32 is off, because predictions do not model its rounding.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Link processes of one host through a network namespace for each node.
 
 The kernel's own TCP runs over them, and `host.relay` adds latency and bandwidth. Only namespaces
-and TUN devices are needed, as veth, tbf and netem are often missing. Namespaces have no names and
-devices are not persistent, so all of them vanish with their processes.
+and TUN devices are needed, because veth, tbf and netem are often missing. Namespaces have no names
+and devices are not persistent, so all of them vanish with their processes.
 """
 
 import ctypes
@@ -47,8 +47,8 @@ class Links:
     `paths` maps ordered pairs (from, to) of ranks below `nodes`; a pair without a path is joined
     without latency or limit. `socket` is the nodes' socket for `join`; `relay` is the process that
     carries packets (its CPU time is a cost of the emulation; no link outlives it). Enter in a
-    thread that outlives the run, as the relay ends with the thread (see prctl(2)). Even if this
-    process is killed, neither relay nor folder remains.
+    thread that outlives the run, because the relay ends with the thread (see prctl(2)). Even if
+    this process is killed, neither relay nor folder remains.
     """
 
     program = "paceline.validate.host.relay"

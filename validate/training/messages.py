@@ -1,9 +1,9 @@
 """Send messages without waiting, and store received ones until the program takes them.
 
-A thread for each peer always has several receives posted, as gloo sends a message only after its
-receiver is known to be ready, a latency after the receive was posted. Each message carries the time
-at which it is due, set by the emulated network; the program does not get it before then. The last
-message of every node announces its end.
+A thread per peer always has several receives posted, because gloo sends a message only after its
+receiver is ready, a latency after the receive was posted. Each message carries the time at which it
+is due, set by the emulated network; the program does not get it before then. The last message of
+every node announces its end.
 """
 
 import threading

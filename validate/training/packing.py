@@ -31,7 +31,7 @@ from ..host.device import fetch, host, put
 PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
 BYTE = 8  # bits
 EXACT = (torch.float32, torch.float64)  # dtypes that hold the parts
-PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
+PLACES = torch.int32  # dtype of places in messages, whose bytes codecs count so
 
 
 class Slot(NamedTuple):

@@ -14,8 +14,8 @@ from paceline.simulator.scenario.scenario import Scenario
 from .telemetry import Settings, Telemetry, period
 
 # Of a `Level`: observations that it remembers, and for how many the expected spread counts; the
-# relative spread of one observation of any weight, as clocks are no better; standard errors between
-# two means that chance does not explain; the smallest change that matters to a decision.
+# relative spread of one observation of any weight, because clocks are no better; standard errors
+# between two means that chance does not explain; the smallest change that matters to a decision.
 MEMORY, PRIOR, LEAST, CLEAR, RELEVANT = 64, 6.0, 0.01, 5.0, log(1.05)
 AVERAGE_SPREAD = 0.05  # of one average, at first: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers

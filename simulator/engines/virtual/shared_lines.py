@@ -5,10 +5,10 @@ transfers (or gradients to compute) there by number, with a callback for the end
 
 Three sources of events advance together, in `Simulation.release` and `advance`: SimPy and messages
 (up to `until`), the fabric (when a transfer ends next), and `events` (outages, profiles, competing
-flows, crashes). Invariant: the fabric's clock never passes the earliest of the others, as it cannot
-go back. Events of equal times come in the order fabric, network, messages, SimPy. Network events
-pass only while a transfer is in flight, so that endless ones keep no run alive.
-After a change run tests/engines/test_flows.py and tests/network.
+flows, crashes). Invariant: the fabric's clock never passes the earliest of the others, because it
+cannot go back. Events of equal times come in the order fabric, network, messages, SimPy. Network
+events pass only while a transfer is in flight, so that endless ones keep no run alive. After a
+change run tests/engines/test_flows.py and tests/network.
 """
 
 import types

@@ -61,15 +61,14 @@ FEW = 4  # waits that a note on a stall names; it only counts further ones
 class Simulation:
     """One algorithm with one seed: its nodes, and what they share.
 
-    Servers, and workers whose steps are pooled, end with the first update at or after
-    workers x steps (`Observer.limit`).
-    `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`:
-    number of events in SimPy, without the run's end. `staleness`: uses of results, by age.
-    `strides`: whether workers take a phase's steps at once, as only outages can disturb them;
-    `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that waited at the
-    server at once. `work_left`: whether the server has messages to serve after the deadline;
-    `over`: whether a node has stopped at `limit`. `unfinished`: clauses on what never ends;
-    `stall`: why the run stopped early, or empty.
+    Servers, and workers whose steps are pooled, end with the first update at or after workers x
+    steps (`Observer.limit`). `undelivered`: a heap of messages by time of arrival; `sent`: their
+    serial number; `events`: number of events in SimPy, without the run's end. `staleness`: uses of
+    results, by age. `strides`: whether workers take a phase's steps at once, because only outages
+    disturb them; `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that
+    waited at the server at once. `work_left`: whether the server has messages to serve after the
+    deadline; `over`: whether a node has stopped at `limit`. `unfinished`: clauses on what never
+    ends; `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # CPython 3.11 reads this many attributes slowly without slots

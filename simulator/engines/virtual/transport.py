@@ -166,7 +166,7 @@ class ClosedFormTransport:
             run.complete(collective, team, closes, run.release_at)
 
     def answer(self, handle: Collective, question: Collective) -> None:
-        """Answer a poll at once, as the end of the collective is known."""
+        """Answer a poll immediately, because the end of the collective is known."""
         handle.answer(question)
         run = self._run
         if self.staggered and not run.outages and question.begins <= run.deadline:

@@ -31,10 +31,9 @@ INTRODUCTION = """# What others measured
 
 `make published` predicts each of these measurements from a scenario that states only what its
 source states, with [kinds of hardware](../network.md#kinds-of-hardware) by name, and writes this
-page. Nothing is fitted to these rows: what is learnt from measurements (rates of sockets, of gloo,
-of PCIe) comes from other sources. Errors are predicted over measured, less one; bias is their
-median; "inside" counts those within the 90 % interval of the prediction. Intervals contain what
-predictions of the other repositories missed
+page. Nothing is fitted to these rows: rates of sockets, of gloo and of PCIe come from measurements
+of other sources. An error is predicted over measured minus one; bias is the median error; "inside"
+counts measurements within the 90 % interval. Intervals include the errors of other repositories
 ([how](../transport.md#the-interval-without-a-profile)).
 
 {table}
