@@ -110,7 +110,7 @@ class Uncalibrated(Unfitted):
 
     `faster`, `slower`: logarithms of the time with links at the 5 and 95 % quantiles of `source`,
     over the predicted time. `conditions`: the number of conditions behind the quantiles. `cause`:
-    what makes most of `slower`.
+    the largest part of `slower`.
     """
 
     faster: float
@@ -185,7 +185,7 @@ def _student(source: str, freedom: float) -> np.ndarray:
 
 
 class Kind(NamedTuple):
-    """What published measurements are grouped by, the most telling first."""
+    """The fields that group published measurements, the most specific first."""
 
     place: str
     transport: str
@@ -193,9 +193,9 @@ class Kind(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A published measurement: its kind, and logarithms of measured over predicted time.
+    """A published measurement: its kind, and the logarithm of measured over predicted time.
 
-    `below` and `above`: those of the ends of the prediction's 90 % interval without `beyond`.
+    `below` and `above`: logarithms for the ends of the prediction's 90 % interval without `beyond`.
     `held`: the share of the time that collectives take, hidden or not.
     """
 
@@ -209,9 +209,9 @@ class Published(NamedTuple):
 
 @cache
 def published() -> list[Published]:
-    """Return the errors of predictions of published measurements, as `make published` writes them.
+    """Return prediction errors of published measurements, as `make published` writes them.
 
-    The scenarios state what the sources state, so that these errors contain what sources leave out.
+    Scenarios state only what the sources state, so these errors include omissions of the sources.
     """
     rows = csv.DictReader(untrusted.text(PUBLISHED).splitlines())
     return [
@@ -236,12 +236,12 @@ def kind(scenario: Scenario) -> Kind | None:
 
 
 def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
-    """Return what published measurements show beside all that an interval contains otherwise.
+    """Return the further error that published measurements show beyond an interval's other parts.
 
-    A share of the time that collectives take: the least, added in quadrature to both sides, with
-    which 90 % of measurements of the same kind are inside their intervals (split conformal
-    prediction; every source counts as much). Where fewer than `FEWEST` are of a kind, those of a
-    wider kind count. Steps of almost only computing say nothing of collectives.
+    It is the least share of the time in collectives, added in quadrature to both sides, with which
+    90 % of measurements of the same kind lie inside their intervals (split conformal prediction;
+    sources count equally). If a kind has fewer than `FEWEST`, a wider kind counts. Steps of almost
+    only computing are left out.
     """
     rows = [row for row in rows if row.held >= TELLING]
     if not rows or (wanted := kind(scenario)) is None:
@@ -381,7 +381,7 @@ def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Un
 
 
 def basis(scenario: Scenario, model: Unfitted | None) -> str:
-    """Return in words which errors an interval contains, or why there is none."""
+    """Return, in words, the errors that an interval contains, or why there is none."""
     if scenario.calibration is None and model is None:
         return WHY_NOT
     stated = scenario.calibration is not None and scenario.calibration.model_error is not None
