@@ -151,6 +151,14 @@ class Node(ABC):
         """
 
     @abstractmethod
+    def arrived(self, handle: Handle) -> Awaitable[bool]:
+        """Return whether this worker has the result of the collective `handle` by now.
+
+        No other worker is asked, so that answers differ between workers. A program that acts on
+        them sets `Program.pooled_with`, as its workers no longer take their steps together.
+        """
+
+    @abstractmethod
     def send(self, to: int, value: Payload) -> None:
         """Send `value` to node `to` without waiting; messages to a node keep their order."""
 

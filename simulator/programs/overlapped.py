@@ -114,6 +114,10 @@ async def hpsgd(
     me: Node,
     *,
     lr: LearningRate,
+    decision: Annotated[
+        Literal["each", "shared"],
+        doc("who asks whether a mean is there: each worker for itself, or all together in a step"),
+    ] = "each",
     epoch: Annotated[
         int, doc("steps between flushes of pending gradients; 0: never", "steps", ge=0)
     ] = 0,
@@ -131,12 +135,14 @@ async def hpsgd(
 ) -> None:
     """HPSGD: train on a replica while the gradients of the last replica are averaged.
 
-    The published code never polls a mean in the step after its start. Algorithm 2 of the paper
-    does, and starts the first mean before there is a replica. The default follows the code, which
-    produced the paper's results. The published flush loses gradients that arrive at an epoch's end,
-    and applies the last mean twice.
+    If `each` worker decides (algorithm 2), nobody waits. Windows are paired by their numbers, and
+    may hold different numbers of gradients. The published code never polls a mean in the step after
+    its start. Algorithm 2 does, and starts the first mean before there is a replica. The default
+    follows the code, which produced the paper's results. The published flush loses gradients that
+    arrive at an epoch's end, and applies the last mean twice.
     """
     channel = codec.open(me)
+    is_there = channel.finished if decision == "shared" else channel.arrived
     x, nothing = me.start, 0.0
     # `fresh`: whether x is the model itself, from which the replica begins
     x, model, pending, mean, fresh, first = me.resumed(
@@ -158,7 +164,7 @@ async def hpsgd(
         elif mean is None:  # nothing can have arrived
             mean, pending = channel.start_mean(pending), nothing
             x = x if shortest_window == 2 else model  # the replica continues, or begins there
-        elif await channel.finished(mean):
+        elif await is_there(mean):
             x = model = model - await channel.wait(mean)
             mean, pending, fresh = channel.start_mean(pending), nothing, True
         me.mark(x)
@@ -178,7 +184,7 @@ PROGRAMS = (
         overlaps=True,
     ),
     Program(
-        "hpsgd", hpsgd, "Zhou et al., arXiv 2009.02701, algorithm 1",
-        sends_gradients=True, overlaps=True, asks=True,
+        "hpsgd", hpsgd, "Zhou et al., arXiv 2009.02701, algorithms 2 and 3",
+        sends_gradients=True, overlaps=True, asks=True, pooled_with={"decision": "each"},
     ),
 )  # fmt: skip

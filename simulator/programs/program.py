@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache, cached_property
 from types import MethodType
 from typing import Any, get_type_hints
@@ -42,6 +42,7 @@ class Program:
     - `gossips`: its workers send messages to each other.
     - `overlaps`: its workers compute while their mean is under way.
     - `pooled`: its workers never wait for each other, so their steps are counted together.
+    - `pooled_with`: parameters, by default so, with which it is pooled (see `under`).
     - `asks`: its workers poll whether a mean has arrived, and continue if it has not.
     - `linear`: without momentum it applies every gradient once, so on a quadratic the mean model
     does not depend on the frequency of averages.
@@ -66,6 +67,7 @@ class Program:
     overlaps: bool = False
     linear: bool = False
     pooled: bool = False
+    pooled_with: Mapping[str, str] = field(default_factory=dict, hash=False)
     asks: bool = False
     sends_gradients: bool = False
     sends_distances: bool = False
@@ -102,10 +104,17 @@ class Program:
         """Whether its workers never communicate; such a bound is never picked."""
         return not (self.averages or self.server or self.gossips)
 
+    def under(self, parameters: Mapping[str, Any]) -> "Program":
+        """Return the program as it is with these parameters."""
+        pooled_with = self.pooled_with.items()
+        if pooled_with and all(parameters.get(key, value) == value for key, value in pooled_with):
+            return replace(self, pooled=True)
+        return self
+
     @property
     def recovers(self) -> tuple[str, ...]:
         """Values of `recovery.policy` that the program supports."""
-        meets = self.averages and not (self.server or self.gossips)
+        meets = self.averages and not (self.server or self.gossips or self.pooled)
         policies = ("wait", "shrink", "restart", "backup", "quorum")
         return policies if meets else ("wait", "restart")
 

@@ -139,7 +139,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "served": program.server is not None,
         "samples": program.rounds or program.selects,
         "notes": _unsampled(program, info.data.get("cluster")),
-        "recovers": program.recovers,
+        "recovers": program.under(parameters).recovers,
         "recovery": value.get("recovery"),
     }
 
@@ -454,7 +454,8 @@ class World:
     @property
     def program(self) -> Program:
         """The program of the algorithm."""
-        return self.scenario.programs[self.algorithm.name]
+        program = self.scenario.programs[self.algorithm.name]
+        return program.under(self.algorithm.parameters)
 
     def under(self) -> Self:
         """Return the world with the algorithm's recovery and overheads applied."""

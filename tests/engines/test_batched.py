@@ -39,7 +39,7 @@ GROUPS = [{"name": "slow", "workers": 3, "compute": {"dist": "exponential", "mea
 
 def taken(case, objective):
     """Whether the batched engine must take a case itself."""
-    program = catalogue()[case["name"]]
+    program = catalogue()[case["name"]].under(case)
     alone = program.server or program.gossips or program.pooled
     return not (alone or (program.needs_loss and objective is TIME_ONLY))
 

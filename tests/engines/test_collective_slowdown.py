@@ -14,7 +14,7 @@ OVERLAPPING = (
     {"name": "dts", "delay": 2},
     {"name": "cocod-sgd", "tau": 3},
     {"name": "streaming-diloco", "tau": 4, "overlap": 1},
-    {"name": "hpsgd"},
+    {"name": "hpsgd", "decision": "shared"},
 )
 BLOCKING = ({"name": "ssgd"}, {"name": "local-sgd", "tau": 4},
             {"name": "ssgd-bucketed", "buckets": 6, "overlap": False})  # fmt: skip

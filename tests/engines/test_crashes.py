@@ -71,7 +71,7 @@ ENDLESS = {"at": "3.5 s", "lasts": "1 h"}
 @looped(
     ("case", "worker"),
     [
-        ({"name": "ssgd"}, 1), ({"name": "local-sgd", "tau": 9}, 1), ({"name": "hpsgd"}, 2),
+        ({"name": "ssgd"}, 1), ({"name": "local-sgd", "tau": 9}, 1), ({"name": "hpsgd", "decision": "shared"}, 2),
         ({"name": "asgd"}, "server"), ({"name": "k-sync", "k": 4}, 1), ({"name": "d-psgd"}, 2),
         ({"name": "ssp", "staleness": 0}, 0),
     ],
@@ -272,7 +272,7 @@ def crash_lists(draw):
 )
 def test_every_program_survives(case, crashes, policy, networked, served, seed):
     """A run reaches its last step, accounts for all time, and loses no more than it should."""
-    program = catalogue()[case["name"]]
+    program = catalogue()[case["name"]].under(case)
     row = next(row for row in ROWS if row.name == case["name"])
     if policy not in program.recovers:
         policy = "wait"
@@ -329,7 +329,7 @@ def test_a_run_cut_off_by_time_accounts_for_every_second(
     case, crashes, policy, backup, random, model, seed
 ):
     """Even if the crash, the repair, or what was given up lies beyond the end; and twice alike."""
-    program = catalogue()[case["name"]]
+    program = catalogue()[case["name"]].under(case)
     if policy not in program.recovers:
         policy = "wait"
     recovery: dict[str, Any] = {"policy": policy, "reload": "300 ms"}
@@ -507,7 +507,7 @@ def test_no_gradient_is_applied_twice(name, crashes, shrinks, backup):
 
 def test_time_only_runs_take_as_long():
     for case in cases():
-        if case["name"] in ("adacomm",) or catalogue()[case["name"]].pooled:
+        if case["name"] in ("adacomm",) or catalogue()[case["name"]].under(case).pooled:
             continue
         durations = [
             simulate(

@@ -71,7 +71,7 @@ def test_larger_vectors_take_a_codec_longer_and_small_ones_no_less():
 
 def test_a_question_costs_each_time():
     """From its third step on HPSGD asks at every second one: the mean is always there."""
-    world = scenario({"name": "hpsgd"}, network=LINK, overhead=[COSTS])
+    world = scenario({"name": "hpsgd", "decision": "shared"}, network=LINK, overhead=[COSTS])
     nominal = run(world.nominal).duration
     polls = sum(1 for step in range(3, 21) if step % 2)
     means = polls + 1

@@ -121,6 +121,8 @@ class ReplayNode(VirtualNode):
     async def finished(self, handle):
         return bool(await self._outcome())
 
+    arrived = finished
+
     def clock(self):
         return float(next(self._outcomes, self.now))
 

@@ -173,6 +173,12 @@ class Recorder:
         self._note("finished", name, answer)
         return answer
 
+    async def arrived(self, handle):
+        name, inner = handle
+        answer = await self._node.arrived(inner)
+        self._note("arrived", name, answer)
+        return answer
+
     async def receive(self, source=ANY):
         message = await self._node.receive(source)
         self._note("receive", message[0])

@@ -9,7 +9,16 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.pieces.transform import AdamW
 from tests.helpers.cases import looped
-from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
+from tests.helpers.worlds import (
+    DIGITS,
+    EXPONENTIAL,
+    QUADRATIC,
+    RING,
+    TIME_ONLY,
+    play,
+    scenario,
+    simulate,
+)
 
 STEPS = 40
 DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [7, 20]}
@@ -212,7 +221,7 @@ SLOW = RING | {"bandwidth": "10 kbit/s"}  # a mean takes some five steps
 
 
 def hpsgd(**parameters):
-    made = world({"name": "hpsgd", **parameters}, network=SLOW, workers=4)
+    made = world({"name": "hpsgd", "decision": "shared", **parameters}, network=SLOW, workers=4)
     recording = play(made, 0, SEED)
     return recording, np.array(recording.marks)
 
@@ -273,7 +282,7 @@ def test_hpsgd_is_the_published_loop(epoch, flush):
 
 
 @looped(("kilobits", "t_sync"), [(1000, 1), (20, 3), (10, 5), (5, 10)])
-@looped(("windows", "least"), [({}, 2), ({"shortest_window": 1}, 1)])
+@looped(("windows", "least"), [({}, 2), ({"shortest_window": 1}, 1), ({"decision": "shared"}, 2)])
 def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, t_sync, windows, least):
     """Every max(2, ceil(t_sync / t_train)) steps.
 
@@ -290,12 +299,54 @@ def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, t_sync, window
     assert set(np.diff(starts)[2 if least == 2 else 0 :]) == {max(least, t_sync)}
 
 
+def test_each_worker_goes_on_by_its_own_answers():
+    """Windows pair up by their numbers, whatever they hold; a model is the start less their means.
+
+    By algorithm 2, with the published code's windows.
+    """
+    made = world({"name": "hpsgd"}, network=SLOW, workers=4)
+    recording, goal = play(made, 0, SEED), build(made, made.algorithm[0], SEED)
+    sent, models = [[] for _ in range(4)], [[] for _ in range(4)]
+    for rank, (marks, effects) in enumerate(zip(recording.marks, recording.effects, strict=True)):
+        source, x, pending, fresh = goal.source(rank), goal.start, 0.0, True
+        answers = iter([says[1] for name, *says in effects if name == "arrived"])
+        for after in marks:
+            step = 0.1 * source.gradient(x)
+            x, pending = x - step, pending + step
+            if fresh:
+                fresh = False
+            elif not sent[rank] or next(answers):
+                if sent[rank]:
+                    x, fresh = after, True
+                    models[rank].append(x)
+                sent[rank].append(pending)
+                pending = 0.0
+            same(after, x)
+    assert len({len(marks) for marks in recording.marks}) > 1
+    means = np.cumsum([sum(windows) / 4 for windows in zip(*sent, strict=False)], axis=0)
+    for shown in models:
+        same(np.array(shown), goal.start - means[: len(shown)])
+
+
+def test_without_a_barrier_an_iteration_takes_a_gradients_time():
+    """Of 16 workers with exponential gradients; a mean takes 0.119 of one."""
+    names = {"hpsgd": {}, "barrier": {"name": "hpsgd", "decision": "shared"}, "ssgd": {}}
+    names |= {"local-sgd": {"tau": 8}}
+    made = world(
+        *({"name": label, "label": label} | table for label, table in names.items()), workers=16,
+        steps=4000, network={"collective": "given", "duration": "119 ms"}, objective=TIME_ONLY,
+    )  # fmt: skip
+    times = [simulate(made, index).duration / 4000 for index in range(4)]
+    assert times == pytest.approx([1.001, 2.585, 3.512, 1.738], rel=0.005)
+
+
 def test_workers_of_different_speeds_stay_in_step():
     """They wait for the slowest at every step at which they ask, and never fall behind."""
     cluster = {"group": [{"name": "slow", "workers": 2, "compute": "1700 ms"}]}
     made = world(
-        {"name": "hpsgd"}, workers=5, compute="1 s", network=SLOW, cluster=cluster, steps=400
-    )
+        {"name": "hpsgd", "decision": "shared"}, {"name": "hpsgd"}, workers=5, compute="1 s",
+        network=SLOW, cluster=cluster, steps=400,
+    )  # fmt: skip
     recording = play(made)
     told = [[says[1] for name, *says in item if name == "finished"] for item in recording.effects]
     assert all(answers == told[0] for answers in told)
@@ -303,6 +354,8 @@ def test_workers_of_different_speeds_stay_in_step():
     run = simulate(made)
     assert max(run.staleness) <= 5
     assert run.duration == pytest.approx(400 * 1.7, rel=0.01)
+    together = (3 + 2 / 1.7) / 5  # iterations a second, without a barrier
+    assert simulate(made, 1).duration == pytest.approx(400 / together, rel=0.01)
 
 
 # Outer steps: DiLoCo and its kin, slow momentum, elastic averaging

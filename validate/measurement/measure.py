@@ -41,7 +41,7 @@ def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
 
     A task that was cut short is measured up to that point, with a note.
     """
-    program = scenario.programs[task.algorithm.name]
+    program = scenario.programs[task.algorithm.name].under(task.algorithm.parameters)
     workers = scenario.cluster.workers
     expected = [records.read(task.folder, rank) for rank in range(workers + bool(program.server))]
     nodes = [record for record in expected if record is not None]
@@ -76,7 +76,7 @@ def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
         staleness_unit=(
-            "updates" if program.server else "averagings" if program.pooled else "steps"
+            "updates" if program.server else "averagings" if program.gossips and program.pooled else "steps"
         ),
     )
     if not complete:

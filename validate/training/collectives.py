@@ -168,6 +168,16 @@ class Collectives:
         self.settle(handle)
         return handle.done <= question.done
 
+    def arrived(self, handle: RealCollective) -> bool:
+        """Return whether a collective has arrived on this rank, due or not; settle it then."""
+        if not handle.settled and all(work.done() for work in handle.pending):
+            self.settle(handle)
+        return handle.settled
+
+    def most_started(self) -> int:
+        """Wait for every rank to ask; return the most collectives that any of them has started."""
+        return int(self._tell([float(self.started)]).wait().max())
+
     def _tell(self, numbers: list[float]) -> Pending:
         return tell(self._flags, numbers, self._transport.finish)
 

@@ -50,7 +50,8 @@ class Limits:
 
     `meets`: other nodes wait for this one in collectives, so that it stops where all agree to, and
     within `patience` seconds. `pooled`: workers' steps are counted together; `enough()`: whether
-    the workers have made all steps. `served`: gradients are useless once the server has finished.
+    the workers have made all steps; `completes`: these then join the collectives that others have
+    begun. `served`: gradients are useless once the server has finished.
     """
 
     step: float = inf
@@ -58,6 +59,7 @@ class Limits:
     meets: bool = False
     patience: float = inf
     pooled: bool = False
+    completes: bool = False
     served: bool = False
     enough: Callable[[], bool] = lambda: False
 
@@ -146,6 +148,7 @@ class RealNode(TensorNode):
         self._heard: int | None = None  # messages received since the current gradient began
         self._stopped = False
         self._coasting = False  # past the end the node only completes collectives
+        self._last_begun = 0  # collectives that the workers have begun by their end
 
     @property
     def now(self) -> float:
@@ -185,7 +188,11 @@ class RealNode(TensorNode):
         if past and limits.meets:
             self._coast(begins)
             return begins, 0.0
-        if self._stopped or self.step >= limits.step or past or self._has_enough():
+        over = self._stopped or self.step >= limits.step or past or self._has_enough()
+        if (over or self._coasting) and limits.completes:
+            self._complete(self._team())
+            return begins, 0.0
+        if over:
             raise RunOver
         self.step += 1
         duration = 0.0 if self._durations is None else next(self._durations)
@@ -205,6 +212,13 @@ class RealNode(TensorNode):
                 "no average followed the end of the run: the communication period is longer than "
                 "the run; write a shorter period, or run.steps"
             )
+
+    def _complete(self, team: Collectives) -> None:
+        """Go on without computing to the last collective that another worker has begun."""
+        if not self._coasting:
+            self._coasting, self._last_begun = True, team.most_started()
+        if team.started >= self._last_begun:
+            raise RunOver
 
     def _has_enough(self) -> bool:
         limits = self._limits
@@ -339,6 +353,15 @@ class RealNode(TensorNode):
         self._account_idle(begin, question.done)
         if team.ending:
             raise RunOver
+        self.outcomes.append(answer)
+        return answer
+
+    async def arrived(self, handle: Handle) -> bool:
+        """Return whether a mean has arrived here and is due; at the end, wait for it."""
+        team = self._team()
+        if self._coasting:
+            team.land(handle)
+        answer = team.arrived(handle) and (self._coasting or handle.done <= self.now)
         self.outcomes.append(answer)
         return answer
 

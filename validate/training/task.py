@@ -75,7 +75,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     Raises ProgramError if the program breaks the rules of effects, RuntimeError if another process
     has died or does not answer in time.
     """
-    program = job.scenario.programs[task.algorithm.name]
+    program = job.scenario.programs[task.algorithm.name].under(task.algorithm.parameters)
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
         with awaits.explained(program):
             TaskProcess(task, job.scenario, place, program).run()
@@ -119,7 +119,8 @@ class TaskProcess:
             place.store, self.rank, self._start, accounting, scenario.validation.timeout
         )
         if self.rank < self.workers:
-            links.open_team(self.workers, place.native, self._limits.deadline)
+            ends = inf if program.pooled else self._limits.deadline
+            links.open_team(self.workers, place.native, ends)
         if program.server or program.gossips:
             nodes = range(self.size)
             if not program.gossips:  # workers and a server
@@ -189,7 +190,7 @@ class TaskProcess:
         source = learner.learner(self._goal, self.rank)
         for _ in range(self._scenario.validation.warm_up):
             source.tensors(self._start)  # the run repeats these mini-batches
-        if not (self._limits.meets or self._program.gossips):
+        if not (self._limits.meets or self._limits.completes or self._program.gossips):
             return  # it exchanges at most messages with a server
         piece = torch.zeros(min(self._start.nbytes, GATHERED), dtype=torch.uint8)
         totals = [self._start.to(dtype) for dtype in (self._start.dtype, *SUMMED)]
@@ -214,9 +215,10 @@ def _limits(program: Program, scenario: Scenario) -> Limits:
     return Limits(
         steps,
         scenario.run.duration or inf,
-        meets=program.averages and not (served or program.gossips),
+        meets=program.averages and not (served or program.gossips or program.pooled),
         patience=scenario.validation.timeout,
         pooled=program.pooled,
+        completes=program.pooled and not program.gossips,
         served=served,
     )
 

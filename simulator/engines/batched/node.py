@@ -279,7 +279,7 @@ class BatchedNode(Node):
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise Unsupported("its workers send each other messages")
 
-    send = receive = receive_before = request = timer = count = _refuse
+    send = receive = receive_before = request = timer = count = arrived = _refuse
 
     def generator(self, *, shared: bool = False) -> Any:
         """Return a random generator that the program may pass on, but not use."""

@@ -69,7 +69,8 @@ def supports(world: World) -> str | None:
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": scenario.team.shares_devices,
         "compute times change with time": scenario.team.varies,
-        "its workers send each other messages": program.gossips or program.pooled,
+        "its workers send each other messages": program.gossips,
+        "its workers do not wait for each other": program.pooled,
         "workers have different periods": paced(algorithm.parameters),
         "its codec compresses one vector at a time": moves and not getattr(codec, "rowwise", False),
     }

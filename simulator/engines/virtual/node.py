@@ -75,6 +75,7 @@ from .. import payloads
 from ..collective import Collective, GradientPiece
 from ..node import EngineNode
 from ..observer import NEVER
+from ..tolerances import TIME_TOLERANCE
 from .outages import Drawn, Outages
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
@@ -82,6 +83,23 @@ Message = tuple[float, int, MessageRoute, float, int, Payload]
 
 So tuples sort by time of arrival, and equal times in the order of sending.
 """
+
+
+class InOrder:
+    """A node of a program whose steps are pooled: it ends each of them in order of time."""
+
+    def __init__(self, node: "VirtualNode") -> None:
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        """Return any other effect, or attribute, of the node inside."""
+        return getattr(self._node, name)
+
+    async def gradient(self, x: Vector) -> Vector:
+        """Compute a gradient, and wait until no other node is behind."""
+        g = await self._node.gradient(x)
+        await self._node.catch_up()
+        return g
 
 
 class VirtualNode(EngineNode):
@@ -604,7 +622,22 @@ class VirtualNode(EngineNode):
             run.release_at(self.now, [self])
             yield
 
+    @types.coroutine
+    def catch_up(self) -> Generator[None, None, None]:
+        """Wait until no other node is behind this one's clock."""
+        if self.now > self._run.agenda.env.now:
+            self._run.release_at(self.now, [self])
+            yield
+
     # Collectives
+
+    async def arrived(self, handle: Handle) -> bool:
+        """Return whether `handle` is done by this node's clock, once no other node is behind it."""
+        if handle.done is None:
+            await self.catch_up()
+        return handle.done is not None and handle.reaches(self.rank) <= self.now * (
+            1 + TIME_TOLERANCE
+        )
 
     @types.coroutine
     def wait(self, handle: Handle) -> Generator[None, None, Any]:

@@ -49,7 +49,7 @@ from ..overheads import EffectCosts
 from ..sampling import Absentees, leaping
 from .availability import LAST, Agenda, Availability
 from .collective_slowdown import join, slow, tell
-from .node import Message, VirtualNode
+from .node import InOrder, Message, VirtualNode
 from .outages import Outages
 from .recovery import Participation, Team
 from .transport import ClosedFormTransport
@@ -130,7 +130,9 @@ class Simulation:
             node.compute_with(durations, self.objective.source(node.rank))
             if self.lines is not None:
                 self.lines.share_device(self, node)
-            node.execute(program.start(program.worker, costs.on(node), parameters))
+            alone = program.pooled and not program.gossips
+            inner: Any = InOrder(node) if alone else node
+            node.execute(program.start(program.worker, costs.on(inner), parameters))
         self.beside = slow(self)
         if program.server:
             server = self.nodes[-1]

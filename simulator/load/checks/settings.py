@@ -196,6 +196,7 @@ def _parameters(
     yield from _codec(where, scenario, program, algorithm)
     yield from broken(
         (crowded, at("k"), "k-too-large"),
+        (given.get("epoch") and given.get("decision") == "each", at("epoch"), "epoch-each"),
         ("epoch_flush" in table and not given.get("epoch"), at("epoch_flush"), "no-epoch"),
         (given.get("threshold") and "step_size" in table, at("step_size"), "two-thresholds"),
         ("momentum" in replaced, at("momentum"), "beside-inner"),

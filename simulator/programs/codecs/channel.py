@@ -36,6 +36,9 @@ class Channel(Protocol):
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Return whether the average has finished on every worker."""
 
+    def arrived(self, handle: Handle) -> Awaitable[bool]:
+        """Return whether the average has finished on this worker."""
+
     def send(self, to: int, value: Payload) -> None:
         """Send a message."""
 

@@ -80,6 +80,10 @@ class MessageChannel(Channel):
         """Return whether the average has finished on every worker."""
         return self._me.finished(handle)
 
+    def arrived(self, handle: Handle) -> Awaitable[bool]:
+        """Return whether the average has finished on this worker."""
+        return self._me.arrived(handle)
+
     def send(self, to: int, value: Payload) -> None:
         """Compress and send."""
         self._me.send(to, self._pack(value))

@@ -147,6 +147,10 @@ class PowerChannel(Channel):
         """Return whether both rounds have finished on every worker."""
         return self._me.finished(handle.first if handle.second is None else handle.second)
 
+    def arrived(self, handle: Handle) -> Awaitable[bool]:
+        """Return whether both rounds have finished on this worker."""
+        return self._me.arrived(handle.first if handle.second is None else handle.second)
+
     def send(self, *_: object, **__: object) -> NoReturn:
         """Refuse: raise ProgramError."""
         raise ProgramError(
