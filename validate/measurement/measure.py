@@ -76,7 +76,11 @@ def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
         staleness_unit=(
-            "updates" if program.server else "averagings" if program.gossips and program.pooled else "steps"
+            "updates"
+            if program.server
+            else "averagings"
+            if program.gossips and program.pooled
+            else "steps"
         ),
     )
     if not complete:
