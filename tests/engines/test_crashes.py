@@ -71,7 +71,8 @@ ENDLESS = {"at": "3.5 s", "lasts": "1 h"}
 @looped(
     ("case", "worker"),
     [
-        ({"name": "ssgd"}, 1), ({"name": "local-sgd", "tau": 9}, 1), ({"name": "hpsgd", "decision": "shared"}, 2),
+        ({"name": "ssgd"}, 1), ({"name": "local-sgd", "tau": 9}, 1),
+        ({"name": "hpsgd", "decision": "shared"}, 2),
         ({"name": "asgd"}, "server"), ({"name": "k-sync", "k": 4}, 1), ({"name": "d-psgd"}, 2),
         ({"name": "ssp", "staleness": 0}, 0),
     ],

@@ -224,7 +224,7 @@ OTHERS = {  # than "holds", of claims about time; an experiment shows what is be
     "table 1b: 12 servers": Verdict.FAILS,
     "table 1b: 16 servers": Verdict.FAILS,
     "section 3.2: synchronisations in local-sgd's loop": Verdict.IN_SIGN,
-    "scale efficiency: local-sgd drops drastically": Verdict.FAILS,  # no law has both of its numbers
+    "scale efficiency: local-sgd drops drastically": Verdict.FAILS,  # no law has it
     "figure 4: the best period for each interval": Verdict.FAILS,
     "latency alone": Verdict.FAILS,  # it is bandwidth
 }

@@ -63,6 +63,8 @@ def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
     for account in filter(None, accounts):
         staleness.update(account.staleness)
         links.update(account.links)
+    gossips = program.gossips and program.pooled
+    unit = "updates" if program.server else "averagings" if gossips else "steps"
     run = Run.of(
         task.algorithm,
         task.seed,
@@ -75,13 +77,7 @@ def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
         notes=list(task.algorithm.notes),
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
-        staleness_unit=(
-            "updates"
-            if program.server
-            else "averagings"
-            if program.gossips and program.pooled
-            else "steps"
-        ),
+        staleness_unit=unit,
     )
     if not complete:
         run.notes.append("cut short: measured up to its end")
