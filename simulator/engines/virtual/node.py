@@ -72,10 +72,9 @@ from ...objectives.objective import GradientSource
 from ...programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
 from ...results.run import Kind
 from .. import payloads
-from ..collective import Collective, GradientPiece
+from ..collective import TIME_TOLERANCE, Collective, GradientPiece
 from ..node import EngineNode
 from ..observer import NEVER
-from ..tolerances import TIME_TOLERANCE
 from .outages import Drawn, Outages
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
