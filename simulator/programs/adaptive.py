@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 from math import ceil, inf, isfinite, sqrt
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -44,6 +44,30 @@ class Constants:
     least_loss: Annotated[Number, Field(description="F_inf")] = 0.0
 
 
+class Gate:
+    """A learning rate held until the period is 1, which then takes one change of its schedule.
+
+    The next change waits until the rule has chosen a period of 1 again. A lower rate lengthens the
+    period by the root of the ratio; all passed changes at once would take it from 1 to hundreds.
+    """
+
+    def __init__(self, tau0: int, lr: Callable[[int], Any]) -> None:
+        self.rate, self.step = lr(1), 1  # the rate, and a step at which the schedule has it
+        self.is_open = tau0 == 1
+
+    def at(self, k: int, lr: Callable[[int], Any]) -> Any:
+        """Return the rate at step k; `lr` is the schedule."""
+        if self.is_open and lr(k) != self.rate:
+            while lr(self.step) == self.rate:
+                self.step += 1
+            self.rate, self.is_open = lr(self.step), False
+        return self.rate
+
+    def follow(self, tau: int, chosen: bool) -> None:
+        """Open or close by a period; `chosen`: whether the rule has decided on it."""
+        self.is_open = tau == 1 and (self.is_open or chosen)
+
+
 class PaperRule:
     """The rule of the paper: eq. 6 at every `interval`, with its refinement on a plateau.
 
@@ -67,6 +91,7 @@ class PaperRule:
         self.lr_exponent = lr_exponent
         self.constants, self.at_boundary = constants, at_boundary
         self.level = 0.0  # number of the last boundary passed
+        self.decides = False  # whether the last period was a decision
         self.first: tuple[float, float] | None = None  # loss and rate at t = 0
         self.rate = 0.0  # at the last boundary
         self.total, self.steps = 0.0, 0  # loss summed over the steps since the last boundary
@@ -80,7 +105,8 @@ class PaperRule:
         self.total += shared.mean_loss * tau
         self.steps += tau
         reached = shared.clock // self.interval
-        if not reached > self.level:
+        self.decides = reached > self.level
+        if not self.decides:
             return tau
         loss = shared.last_loss if self.at_boundary else self.total / self.steps
         last_rate = self.rate
@@ -106,6 +132,8 @@ class PaperRule:
 
 class PaddleRule:
     """The rule of Paddle's AdaptiveLocalSGD: at every average, tau0 inside the root, in [1, 16]."""
+
+    decides = True
 
     def __init__(self, tau0: int) -> None:
         self.tau0 = tau0
@@ -135,7 +163,9 @@ async def adacomm(
     ] = 0,
     lr_exponent: Annotated[Literal[1, 3], doc("power of lr0/lr in the rule")] = 1,
     block_momentum: OuterTransform = Identity(),
-    gate_lr_until_tau_is_1: Annotated[bool, doc("hold the learning rate while tau > 1")] = False,
+    gate_lr_until_tau_is_1: Annotated[
+        bool, doc("hold the learning rate while tau > 1, then take one change of it at a time")
+    ] = False,
     loss_of: Annotated[
         Literal["interval", "boundary"],
         doc("F of the rule: mean since the last boundary, or the last step before this one"),
@@ -152,20 +182,19 @@ async def adacomm(
     """AdaComm: local SGD whose period shrinks as the training loss falls."""
     # F of eq. 6 is the loss at the boundary, of a single mini-batch. The mean over the
     # interval varies less and is the default, though it lags behind.
-    rule: Callable[[int, Shared, float], int] = (
+    rule: PaddleRule | PaperRule = (
         PaddleRule(tau0)
         if variant == "paddle"
         else PaperRule(tau0, interval, gamma, slack, lr_exponent, constants, loss_of == "boundary")
     )
     channel = codec.open(me)
     x, losses = me.start, list[float]()
-    x, anchor, u, v, tau, rate, losses, rule, first = me.resumed(
+    x, anchor, u, v, tau, gate, losses, rule, first = me.resumed(
         x=x, anchor=x, u=momentum.init(x), v=block_momentum.init(x),
-        tau=tau0, rate=lr(1), losses=losses, rule=rule, k=1,
+        tau=tau0, gate=Gate(tau0, lr), losses=losses, rule=rule, k=1,
     )  # fmt: skip
     for k in count(first):
-        if tau == 1 or not gate_lr_until_tau_is_1:
-            rate = lr(k)
+        rate = gate.at(k, lr) if gate_lr_until_tau_is_1 else lr(k)
         loss, g = await me.loss_and_gradient(x)
         direction, u = momentum.update(g, u, x)
         x = x - rate * direction
@@ -178,6 +207,7 @@ async def adacomm(
             x = anchor = anchor - step
             u, losses = momentum.init(x), []
             tau = rule(tau, Shared(*shared), rate)
+            gate.follow(tau, rule.decides)
         me.mark(x)
 
 

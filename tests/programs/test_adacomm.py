@@ -293,15 +293,20 @@ SCHEDULED = np.array([0.01] * 5 + [0.005] * 25 + [0.0025] * 80 + [0.00125] * 140
 
 
 def test_the_rate_can_be_held_until_the_period_is_one():
-    """A lower rate lengthens the period (eq. 6); the next one waits for it to be 1 again."""
+    """A lower rate lengthens the period (eq. 6); the next one waits for it to be 1 again.
+
+    One decay at a time, though all their epochs may have passed.
+    """
     actual, periods = rates(gate_lr_until_tau_is_1=True)
-    expected = [0.01]
-    for scheduled, period in zip(SCHEDULED, periods, strict=False):
-        expected.append(scheduled if period == 1 else expected[-1])
-    np.testing.assert_allclose(actual[: len(periods)], expected[1:], rtol=1e-9)
-    held = [period for period, _ in groupby(periods)]
-    assert len(periods) > 110
-    assert held.count(1) > 1
+    held = [(rate, period) for rate, period in zip(np.round(actual, 9), periods, strict=False)]
+    changes = [(*one, *two) for one, two in pairwise(held) if one[0] != two[0]]
+    assert [two[0] for two in pairwise([0.01, *(change[2] for change in changes)])] == [
+        0.01 / 2**number for number in range(len(changes))
+    ]
+    assert all(change[2] == change[0] / 2 and change[3] == 1 for change in changes)
+    assert len(changes) > 1
+    lengthened = [period for period, _ in groupby(period for _, period in held)]
+    assert lengthened.count(1) > 1
 
 
 def test_the_rate_is_not_held_otherwise():
