@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.programs.pieces.transform import (
+    SGD,
     AdamW,
     Identity,
     Momentum,
@@ -54,6 +55,7 @@ ADAMW = {"betas": (0.9, 0.95), "weight_decay": 0.1}
 PEERS = {
     "sgd": (Identity(), "SGD", {}),
     "momentum": (Momentum(0.9), "SGD", {"momentum": 0.9}),
+    "decayed": (SGD(weight_decay=0.1, mu=0.9), "SGD", {"momentum": 0.9, "weight_decay": 0.1}),
     "nesterov": (Nesterov(0.9), "SGD", {"momentum": 0.9, "nesterov": True}),
     "adamw": (AdamW(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1), "AdamW", ADAMW),
     "adamw without settings": (AdamW(), "Adam", {}),

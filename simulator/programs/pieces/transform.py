@@ -76,6 +76,24 @@ class Nesterov:
 
 
 @piece
+class SGD:
+    """SGD with weight decay as in PyTorch: g + weight_decay x is the gradient of heavy ball."""
+
+    weight_decay: Annotated[Number, Field(ge=0, description="added to the gradient, times x")] = 0.0
+    mu: Share = 0.0
+    kind: Literal["sgd"] = "sgd"
+
+    def init(self, x: Vector) -> State:
+        """Return a buffer of zeros."""
+        return 0.0 * x
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """Return the buffer after adding the gradient with its decay, twice."""
+        buffer = self.mu * state + (gradient + self.weight_decay * x)
+        return buffer, buffer
+
+
+@piece
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101, algorithm 2).
 
@@ -150,7 +168,7 @@ class Proximal:
 
 
 _FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW, FedAdam)
+TRANSFORMS = Kinds(Identity, Momentum, Nesterov, SGD, AdamW, FedAdam)
 
 
 def _transform(value: Any) -> Any:
