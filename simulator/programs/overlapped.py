@@ -33,7 +33,7 @@ async def dts(
     codec: Codec = Raw(),
 ) -> None:
     """DTS: start a mean every `period` steps; apply it with a correction `delay` steps later."""
-    rule: compensations.Displacement = compensations.KINDS[compensation](lr, momentum)
+    rule: compensations.Displacement = compensations.KINDS[compensation](lr, momentum, period)
     channel = codec.open(me)
     zero = 0.0 * me.start
     state = me.start, zero  # parameters, and momentum buffer

@@ -21,8 +21,8 @@ class Displacement:
     `n` is a worker's step, counted from 0; `since` is the step at which the mean was started.
     """
 
-    def __init__(self, lr: Schedule, mu: float) -> None:
-        self.lr, self.mu = lr, mu
+    def __init__(self, lr: Schedule, mu: float, period: int = 1) -> None:
+        self.lr, self.mu, self.single = lr, mu, period == 1
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
         """Step by u = mu u + g, x = x - lr u; A = mu A + g, B = B + lr A."""
@@ -50,20 +50,26 @@ class Exact(Displacement):
     """
 
     def sent(self, own: Pair) -> Payload:
-        """Return both effects, A and B; without momentum only the displacement B."""
-        return own if self.mu else own[1]
+        """Return both effects, A and B, or A alone: of one step B is its rate times A."""
+        if not self.mu:
+            return own[1]
+        return own[0] if self.single else own
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
         """Replace both effects by the means, including the effect of momentum."""
         if not self.mu:
             return super().late(state, own, mean, since, n)
-        (x, u), (A, B), (mean_a, mean_b) = state, own, mean
+        (x, u), (A, B) = state, own
+        if self.single:
+            dA = mean - A
+            dB = self.lr(since + 1) * dA
+        else:
+            dA, dB = mean[0] - A, mean[1] - B
         share, tail = 1.0, 0.0
         for step in range(since + 1, n + 1):
             share *= self.mu
             tail += self.lr(step + 1) * share
-        dA = mean_a - A
-        return x - (mean_b - B) - tail * dA, u + share * dA
+        return x - dB - tail * dA, u + share * dA
 
 
 class Lecture(Displacement):
@@ -115,7 +121,7 @@ class Steps(Displacement):
 KINDS: dict[str, type[Displacement]] = {
     "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
 }  # fmt: skip
-"""Compensations by name; their arguments are a learning rate and a plain momentum."""
+"""Compensations by name; their arguments: a learning rate, a plain momentum, the period in steps."""
 if TYPE_CHECKING:
     CompensationName = str
 else:
