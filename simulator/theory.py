@@ -21,7 +21,7 @@ from .distributions.empirical import ReplayedTimes
 from .distributions.order_statistics import expected_max
 from .errors import InputError
 from .network.closed_form import ClosedForm, CollectiveCost
-from .network.mean_cost import mean_cost
+from .network.mean_cost import mean_cost, word_cost
 from .programs.pieces.schedule import Rate
 from .scenario.cluster import Cluster, Group
 from .scenario.fields import LEAST, MOST
@@ -36,6 +36,11 @@ UNKNOWN = (
     "no formula for rounds with different clients, spare clients, a deadline or a server; "
     "`paceline simulate` measures seconds per round and step"
 )
+
+LIMITS = {
+    "hpsgd": "hpsgd: exact for constant, equal gradients, and for means within the shortest window",
+    "hybrid": "hybrid: exact for exponential gradients and a free server, or for one never idle",
+}
 
 Workers = Sequence[Sequence[Distribution]]
 
@@ -251,6 +256,29 @@ def smallest_period(compute: float, transmission: float) -> int:
     return max(1, _ceil(transmission / compute))
 
 
+def window(compute: float, mean: float, shortest: int = 2, agree: float = 0.0) -> int:
+    """Return the steps between HPSGD's means, for gradients of equal, constant times.
+
+    max(shortest, ceil(t_sync/t_train)) if a poll, from step `shortest` of a window on, takes no
+    time (`agree`, seconds). `mean`: seconds from the start of a mean to its arrival.
+    """
+    return max(shortest, _ceil((mean + shortest * agree) / (compute + agree)))
+
+
+def seconds_per_update(
+    compute: float, workers: int, gradients: int, server: tuple[float, float], *, wait: bool = True
+) -> float:
+    """Return seconds per update of Hybrid while it waits for this number of `gradients`, K.
+
+    The longer of two times. The workers take c (H_m - H_(m-K)), or c K/m if they do not `wait` for
+    their update: exact for exponential gradients of mean c and a server that takes no time. The
+    server takes K r + a, with (r, a) in `server`: exact if its queue is never empty.
+    """
+    left = workers - gradients if wait else workers
+    rates = range(left + 1, workers + 1) if wait else [workers] * gradients
+    return max(compute * sum(1 / rate for rate in rates), gradients * server[0] + server[1])
+
+
 def theory(scenario: Scenario) -> dict[str, Any]:
     """Return all predictions for one scenario, as in `paceline theory --json`.
 
@@ -260,7 +288,8 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     world = selected(scenario)
     if world is None:
         none = dict.fromkeys(("sync_seconds_per_step", "bucketed_seconds_per_step"))
-        empty = {key: list[Any]() for key in ("periods", "tau_star", "intervals", "crossings")}
+        tables = "periods", "tau_star", "intervals", "crossings", "hpsgd", "hybrid"
+        empty = {key: list[Any]() for key in tables}
         return none | empty | {"hide": {}, "notes": [UNKNOWN]}
     workers, cost = _laws(world), mean_cost(world)
     D, step = cost.transmission + cost.latency, steps_of(world)
@@ -294,6 +323,8 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         ],
         "intervals": _intervals(scenario, bound, step) if bound else [],
         "crossings": _crossings(bound, step, scenario.theory.periods) if bound else [],
+        "hpsgd": _hpsgd(world, alone) if max(means) else [],
+        "hybrid": _hybrid(world, alone),
         "hide": _hide(scenario, max(means), cost) if max(means) else None,
         "notes": _notes(scenario, bound),
     }
@@ -404,6 +435,39 @@ def _crossings(
     return rows
 
 
+def _hpsgd(scenario: Scenario, alone: float) -> list[dict[str, Any]]:
+    """Return each hpsgd's window and pace; `alone`: seconds of a step, if nobody waited."""
+    rows = []
+    for one in (one for one in scenario.algorithm if one.name == "hpsgd"):
+        under, given = scenario.under(one), one.parameters
+        laws, cost, overhead = _laws(under), mean_cost(under), under.costs
+        shared, least = given["decision"] == "shared", given["shortest_window"]
+        agree = overhead.agree + overhead.agree_latencies * word_cost(under) if shared else 0.0
+        steps = window(alone, cost.transmission + cost.latency, least, agree)
+        polls, paced = steps - least + 1, alone * steps
+        if shared:  # all wait for the slowest whenever they ask
+            paced = least * expected_max(laws, least) + (polls - 1) * expected_max(laws, 1)
+        pace = (paced + polls * agree + overhead.issue + overhead.collect) / steps
+        rows.append({"label": one.label, "window": steps, "seconds_per_step": pace})
+    return rows
+
+
+def _hybrid(scenario: Scenario, alone: float) -> list[dict[str, Any]]:
+    """Return when each hybrid is synchronous, and its updates per second at both ends."""
+    rows, m, costs = [], scenario.cluster.workers, scenario.server
+    for one in (one for one in scenario.algorithm if one.name == "hybrid"):
+        given, server = one.parameters, (costs.receive, costs.apply)
+        if given["threshold"]:
+            continue
+        wait, size, arrivals = given["wait"], given["step_size"], given["count"] == "arrivals"
+        times = [seconds_per_update(alone, m, k, server, wait=wait) for k in range(1, m + 1)]
+        switch = sum(size / (k if arrivals else 1) * times[k - 1] for k in range(1, m))
+        first, last = (1 / time if time else None for time in (times[0], times[-1]))
+        ends = {"first_updates_per_second": first, "last_updates_per_second": last}
+        rows.append({"label": one.label, "switch": switch, **ends})
+    return rows
+
+
 def _hide(scenario: Scenario, compute: float, cost: CollectiveCost) -> dict[str, Any]:
     if scenario.cluster.sampling:  # a round waits for reports, not for an average
         return {}
@@ -422,6 +486,8 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         notes.append(f"tau_star and crossings need {needed}")
     elif bound and not bound.cap:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
+    names = {algorithm.name for algorithm in scenario.algorithm}
+    notes += [note for name, note in LIMITS.items() if name in names]
     return notes + [note for holds, note in _simplified(scenario) if holds]
 
 

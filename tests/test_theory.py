@@ -398,6 +398,68 @@ def test_table_of_figure_3():
     assert table["notes"] == []
 
 
+def test_hpsgds_window_and_pace_are_those_of_simulation():
+    """Exactly for equal gradients; to sampling error for exponential ones, if means are short."""
+    overhead = [{"agree": "130 ms", "issue": "20 ms", "collect": "10 ms"}]
+    tables = [
+        {
+            "name": "hpsgd",
+            "label": f"{choice} {least}",
+            "decision": choice,
+            "shortest_window": least,
+        }
+        for choice in ("each", "shared")
+        for least in (1, 2)
+    ]
+    for kilobits in (1000, 20, 5):
+        network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
+        made = worlds.scenario(*tables, steps=600, network=network, overhead=overhead)
+        for index, row in enumerate(theory.theory(made)["hpsgd"]):
+            run = worlds.simulate(made, index)
+            settled = np.polyfit(run.curve["step"][20:], run.curve["time"][20:], 1)[0]
+            assert row["seconds_per_step"] == pytest.approx(settled, rel=0.005), row
+            means = np.diff(run.curve["bytes"])[20:].mean() / np.diff(run.curve["step"])[20:].mean()
+            assert means * row["window"] == pytest.approx(2 * (4 - 1) * 4000, rel=0.02), row
+    brief = {"collective": "given", "duration": "1 ms"}
+    made = worlds.scenario(
+        *tables, workers=16, compute=worlds.EXPONENTIAL, steps=4000, network=brief
+    )
+    for index, row in enumerate(theory.theory(made)["hpsgd"]):
+        run = worlds.simulate(made, index)
+        assert row["seconds_per_step"] == pytest.approx(run.duration / 4000, rel=0.01)
+
+
+@looped(
+    ("wait", "server", "compute"),
+    [
+        (True, {}, worlds.EXPONENTIAL),
+        (False, {}, worlds.EXPONENTIAL),
+        (True, {"receive": "20 ms", "apply": "300 ms"}, "1 ms"),
+    ],
+)
+def test_hybrids_switch_is_that_of_simulation(wait, server, compute):
+    """With exponential gradients and a free server, or with a server that is never idle."""
+    case = {"name": "hybrid", "step_size": 400, "wait": wait}
+    made = worlds.scenario(
+        case,
+        workers=6,
+        compute=compute,
+        steps=500,
+        server=server,
+        network=worlds.FREE,
+        run={"evaluate_every": 1},
+    )
+    (row,) = theory.theory(made)["hybrid"]
+    run = worlds.simulate(made, seed=1)
+    switch = np.interp(5 * 400 / 6, run.curve["step"], run.curve["time"])
+    assert row["switch"] == pytest.approx(switch, rel=0.03)
+    first = np.interp(400 / 6, run.curve["step"], run.curve["time"])
+    assert row["first_updates_per_second"] == pytest.approx(400 / first, rel=0.1)
+    late = np.interp(450, run.curve["step"], run.curve["time"])
+    updates = (500 - 450) / (run.duration - late)  # of 6 gradients, one of each worker
+    assert row["last_updates_per_second"] == pytest.approx(updates, rel=0.1)
+
+
 def test_the_figure_marks_the_best_periods_on_their_curves():
     scenario = load("adacomm/figure3", ['theory.durations=["60 s", "1000 s"]'])
     by_time, by_period = bound.chart(scenario, {}).panels

@@ -515,7 +515,9 @@ def _table(
 
 
 def _value(key: str) -> Cell:
-    say = {"seconds_per_step": human, "duration": human, "time": _moment}.get(key, _plain)
+    say = {"seconds_per_step": human, "duration": human, "time": _moment, "switch": human}.get(
+        key, _plain
+    )
     return lambda row: say(row[key])
 
 
