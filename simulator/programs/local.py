@@ -247,7 +247,7 @@ async def bmuf(
 PROGRAMS = (
     Program("psgd", psgd, "Zhou et al., arXiv 2009.02701, section 4 (offline)", averages=False),
     Program(
-        "ssgd", ssgd, f"{ADACOMM}, eq. 1",
+        "ssgd", ssgd, f"{ADACOMM}, eq. 1 with tau = 1",
         linear=True, bound_covers=True, sends_gradients=True, rounds=True, alike=True,
     ),
     Program(
@@ -255,7 +255,7 @@ PROGRAMS = (
         linear=True, bound_covers=True, sends_gradients=True, overlaps=True, alike=True,
     ),
     Program(
-        "local-sgd", local_sgd, f"{ADACOMM}, eq. 2 and 3",
+        "local-sgd", local_sgd, f"{ADACOMM}, eq. 1",
         linear=True, bound_covers=True, rounds=True,
     ),
     Program(
