@@ -220,9 +220,6 @@ def test_what_may_not_hold_has_an_experiment_under_it():
 
 
 OTHERS = {  # than "holds", of claims about time; an experiment shows what is behind each
-    "table 1b: 8 servers": Verdict.FAILS,
-    "table 1b: 12 servers": Verdict.FAILS,
-    "table 1b: 16 servers": Verdict.FAILS,
     "section 3.2: synchronisations in local-sgd's loop": Verdict.IN_SIGN,
     "scale efficiency: local-sgd drops drastically": Verdict.FAILS,  # no law has it
     "figure 4: the best period for each interval": Verdict.FAILS,

@@ -29,7 +29,8 @@ class Kind(StrEnum):
     FITTED = "fitted"  # a free parameter was fitted to it, or to its sign or order
     DERIVED = "derived"  # it follows from the paper's stated setting or results
     DEFINITION = "definition"  # true by construction
-    ADDED = "added"  # the paper does not state it, or not its setting; the basis names its source
+    NOTES = "notes"  # only course notes state it, which nobody can check here
+    ADDED = "added"  # the paper does not state it, or not its setting; the basis says why
 
 
 @dataclass(frozen=True)
