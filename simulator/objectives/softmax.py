@@ -1,6 +1,7 @@
 """Define softmax regression, or a network with a hidden layer, on real data of the workers."""
 
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,42 @@ def dimension(spec: Softmax) -> int:
     return inputs * spec.hidden + (spec.hidden + 1) * CLASSES
 
 
+class Epochs:
+    """The order in which every worker uses the `samples` training samples.
+
+    Without `shares` all workers share one order per epoch; worker r of m takes every m-th sample
+    from r on. This equals torch's DistributedSampler without padding: an epoch has every sample
+    once. With `shares`, a worker uses only its share, in a separate order.
+    """
+
+    def __init__(
+        self, samples: int, workers: int, seed: int, shares: Sequence[np.ndarray] | None
+    ) -> None:
+        self._samples, self._workers, self._seed, self._shares = samples, workers, seed, shares
+        self._common = lru_cache(4)(self._order)  # workers are in about the same epoch
+
+    def epoch(self, rank: int, number: int) -> np.ndarray:
+        """Return the indices of the samples of worker `rank` in an epoch, in order."""
+        if self._shares is None:
+            return self._common(number)[rank :: self._workers]
+        stream = generator(self._seed, Purpose.BATCH, rank, number)
+        return stream.permutation(self._shares[rank])
+
+    def _order(self, number: int) -> np.ndarray:
+        shared = generator(self._seed, Purpose.BATCH, self._workers, number)  # no worker's rank
+        return shared.permutation(self._samples)
+
+    def batches(self, rank: int, size: int) -> Iterator[np.ndarray]:
+        """Yield mini-batches of a worker, all of `size` samples, across epochs."""
+        number, rows = 0, self.epoch(rank, 0)
+        while True:
+            while len(rows) < size:
+                number += 1
+                rows = np.concatenate([rows, self.epoch(rank, number)])
+            yield rows[:size]
+            rows = rows[size:]
+
+
 class SoftmaxRegression:
     """Multinomial logistic regression by its mean negative log-likelihood, on real data.
 
@@ -70,7 +107,8 @@ class SoftmaxRegression:
     rectified linear units they are weights (features + 1, hidden), then (hidden + 1, classes),
     initialised as in torch: uniform up to one over the root of a unit's inputs. With the partition
     "iid" all workers draw mini-batches, with replacement, from the whole training set; with
-    { dirichlet = a } a worker draws from its label-skewed share.
+    { dirichlet = a } a worker draws from its label-skewed share. With `epochs` the mini-batches are
+    those of `Epochs`.
     """
 
     notes: tuple[str, ...] = ()
@@ -91,10 +129,11 @@ class SoftmaxRegression:
             self.start = drawn / np.sqrt(fan_in)
         self.start.flags.writeable = False
         everyone = np.arange(len(self.data.train_y))
-        self.shares = [everyone] * workers
+        self.shares, dealt = [everyone] * workers, None
         if spec.partition != "iid":
-            self.shares = deal(self.data.train_y, workers, spec.partition, seed)
+            self.shares = dealt = deal(self.data.train_y, workers, spec.partition, seed)
         self.sizes = [*map(len, self.shares)]
+        self.epochs = Epochs(len(everyone), workers, seed, dealt) if spec.epochs else None
 
     def source(self, rank: int) -> "_SoftmaxSource":
         """Return the gradient source of worker `rank`."""
@@ -175,6 +214,8 @@ class _SoftmaxSource:
         self._share = objective.shares[rank]
         self._rng = generator(objective.seed, Purpose.BATCH, rank)
         self._drawn: list[np.ndarray] = []
+        epochs = objective.epochs
+        self._batches = epochs.batches(rank, objective.batch) if epochs else None
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         loss, gradient = self._objective.at(x, self.next_rows())
@@ -182,6 +223,8 @@ class _SoftmaxSource:
 
     def next_rows(self) -> np.ndarray:
         """Return the next mini-batch as indices of training samples, shape (batch,)."""
+        if self._batches is not None:
+            return next(self._batches)
         if not self._drawn:
             size = (self._AHEAD, self._objective.batch)
             self._drawn = list(self._share[self._rng.integers(len(self._share), size=size)])[::-1]

@@ -220,6 +220,7 @@ class Softmax(Section):
     hidden: int = optional("rectified linear units in a hidden layer, or 0", 0, ge=0, le=4096)
     batch: Count = optional("samples per worker and step (mini-batch)", 32)
     partition: Partition = "iid"
+    epochs: bool = optional("each sample once an epoch, in a new order; false: drawn anew", False)
 
 
 def _located(value: str, info: ValidationInfo) -> str:

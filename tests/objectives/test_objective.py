@@ -158,6 +158,21 @@ def test_engines_agree_on_a_hidden_layer_to_the_last_bit(name):
     assert len({run.curve["loss"][0] for run in together}) == 3
 
 
+@looped("partition", ["iid", {"dirichlet": 0.3}])
+def test_epochs_have_each_sample_once_on_every_engine(partition):
+    goal = softmax(3, epochs=True, batch=100, partition=partition)
+    drawn = [goal.source(rank) for rank in range(3)]
+    sizes = goal.sizes if partition != "iid" else [1437 // 3] * 3
+    for source, size in zip(drawn, sizes, strict=True):
+        rows = np.concatenate([source.next_rows() for _ in range(-(-2 * size // 100))])[: 2 * size]
+        assert len({*rows[:size].tolist()}) == size
+        assert sorted(rows[:size]) == sorted(rows[size:]) or partition == "iid"
+        assert not np.array_equal(rows[:size], rows[size:])
+    made = scenario({"name": "ssgd"}, objective=DIGITS | {"epochs": True}, steps=300)
+    (one,) = run_seeds(made, made.algorithm[0], [1], engine="batched")
+    assert one.curve["loss"] == simulate(made, seed=1).curve["loss"]
+
+
 def test_a_softmax_loss_does_not_overflow():
     goal = softmax()
     loss, gradient = goal.at(1e6 * np.ones(goal.dimension).cumsum(), np.arange(50))

@@ -28,8 +28,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from paceline.simulator.objectives.softmax import Epochs
 from paceline.validate.torch_objective import data, models
-from paceline.validate.torch_objective.data import Epochs
 from paceline.validate.torch_objective.flat import Flat
 from paceline.validate.torch_objective.gradients import seeded
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import entry_points
 from math import prod
 from pathlib import Path
@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
@@ -284,42 +283,6 @@ def load_named(name: str, folder: str | None) -> Data:
 @cache
 def _loaded(load: Load, folder: str | None) -> Data:
     return load(None if folder is None else Path(folder))
-
-
-class Epochs:
-    """The order in which every worker uses the `samples` training samples.
-
-    Without `shares` all workers share one order per epoch; worker r of m takes every m-th sample
-    from r on. This equals torch's DistributedSampler without padding: an epoch has every sample
-    once. With `shares`, a worker uses only its share, in a separate order.
-    """
-
-    def __init__(
-        self, samples: int, workers: int, seed: int, shares: Sequence[np.ndarray] | None
-    ) -> None:
-        self._samples, self._workers, self._seed, self._shares = samples, workers, seed, shares
-        self._common = lru_cache(4)(self._order)  # workers are in about the same epoch
-
-    def epoch(self, rank: int, number: int) -> np.ndarray:
-        """Return the indices of the samples of worker `rank` in an epoch, in order."""
-        if self._shares is None:
-            return self._common(number)[rank :: self._workers]
-        stream = generator(self._seed, Purpose.BATCH, rank, number)
-        return stream.permutation(self._shares[rank])
-
-    def _order(self, number: int) -> np.ndarray:
-        shared = generator(self._seed, Purpose.BATCH, self._workers, number)  # no worker's rank
-        return shared.permutation(self._samples)
-
-    def batches(self, rank: int, size: int) -> Iterator[np.ndarray]:
-        """Yield mini-batches of a worker, all of `size` samples, across epochs."""
-        number, rows = 0, self.epoch(rank, 0)
-        while True:
-            while len(rows) < size:
-                number += 1
-                rows = np.concatenate([rows, self.epoch(rank, number)])
-            yield rows[:size]
-            rows = rows[size:]
 
 
 class DeviceData:

@@ -18,14 +18,14 @@ from torch.nn import functional
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.objectives.objective import Evaluation
 from paceline.simulator.objectives.plugins import ObjectiveError
-from paceline.simulator.objectives.softmax import deal
+from paceline.simulator.objectives.softmax import Epochs, deal
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Torch
 
 from ..host.device import numbered_device
 from . import data, models
-from .data import DeviceData, Epochs
+from .data import DeviceData
 from .flat import Buffers, Flat
 from .gradients import GradientRule, TorchSource, one_thread, seeded
 
@@ -45,7 +45,7 @@ class TorchObjective:
 
     `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend only
     on the seed. A worker's k-th mini-batch, and its dropout, depend only on (seed, worker, k)
-    (`data.Epochs`). Each worker has separate buffers, such as BatchNorm's statistics, which are
+    (`softmax.Epochs`). Each worker has separate buffers, such as BatchNorm's statistics, which are
     averaged for evaluation. A gradient is the sum over `accumulation` micro-batches. Raises
     ObjectiveError.
     """
