@@ -121,7 +121,7 @@ class Steps(Displacement):
 KINDS: dict[str, type[Displacement]] = {
     "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
 }  # fmt: skip
-"""Compensations by name; their arguments: a learning rate, a plain momentum, the period in steps."""
+"""Compensations by name; their arguments: a learning rate, a plain momentum, the period."""
 if TYPE_CHECKING:
     CompensationName = str
 else:
