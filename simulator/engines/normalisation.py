@@ -25,6 +25,7 @@ from ..objectives.learning_curve.objective import (
     Goal,
     expect,
     goal,
+    highest,
 )
 from ..objectives.learning_curve.surrogate import Gains, Probe
 from ..programs.codecs.codec import Raw
@@ -135,10 +136,23 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
         steps = int(min(most, every * ceil(times * length() / every)))
         settings = {"steps": steps, "evaluate_every": every, "sampling": "aggregate"}
         update = settings | {"duration": None}
-        runs = run(_calm(world, surrogate, ends.model_copy(update=update)), FOLLOWED)
-        points = min(len(run_.curve["step"]) for run_ in runs)
-        losses = [run_.curve["loss"][:points] for run_ in runs]
-        return runs[0].curve["step"][:points], np.mean(losses, axis=0).tolist()
+        share = 1.0
+        while True:
+            limited = surrogate.limited(share)
+            coded_world = _calm(world, limited, ends.model_copy(update=update))
+            runs = run(coded_world, FOLLOWED)
+            points = min(len(run_.curve["step"]) for run_ in runs)
+            done = np.array(runs[0].curve["step"][:points])
+            losses = np.mean([run_.curve["loss"][:points] for run_ in runs], axis=0)
+            if share <= LEAST or _stays(losses):
+                break
+            share /= FINER  # what grows slowly shows in the whole run alone
+        if surrogate.expected.evident:  # which has in it what the program costs without its codec
+            raw = replace(coded_world, algorithm=_with(world.algorithm, codec=Raw()))
+            plain = np.array(run(raw, 1)[0].curve["loss"][:points])
+            expected = surrogate.expected
+            losses *= expected.parallel(done) * expected.ratio(done) / plain
+        return done.tolist(), losses.tolist()
 
     return Followed(surrogate.expected, follow, most)
 
@@ -204,11 +218,15 @@ def _settled(world: World, surrogate: Goal, run: RunSeeds) -> float:
     share = 1.0
     while share > LEAST:
         (tried,) = run(_calm(world, surrogate.limited(share), _brief(steps)), 1)
-        loss = np.array(tried.curve["loss"])
-        if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
+        if _stays(np.array(tried.curve["loss"])):
             return share if share == 1 else share / FINER
         share /= FINER
     return share
+
+
+def _stays(loss: np.ndarray) -> bool:
+    """Return whether a loss neither diverges nor rises again."""
+    return bool(np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED))
 
 
 def _with(algorithm: Algorithm, **changed: Any) -> Algorithm:
@@ -223,6 +241,8 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     }
     if "lr" in parameters:
         changed["lr"] = ConstantSchedule(rate)
+        if parameters.get("mu"):  # it pulls by mu times the rate
+            changed["mu"] = parameters["mu"] * highest(parameters["lr"]) / rate
     return _with(algorithm.model_copy(update={"parameters": parameters}), **changed)
 
 

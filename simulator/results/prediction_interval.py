@@ -506,6 +506,13 @@ def _logs(values: Sequence[float], bases: Sequence[float]) -> list[float]:
 class LossModel(Protocol):
     """The model of one algorithm's loss."""
 
+    @property
+    def trial(self) -> Mapping[str, float]:
+        """Return the `workers`, `tau` and `steps` of a run that would show what an algorithm costs.
+
+        And the `sd` of the error that it would narrow; empty where nothing is to be shown.
+        """
+
     def factors(self, steps: Any) -> np.ndarray:
         """Draw factors of the loss's error after `steps`, shape (draws, steps)."""
 

@@ -468,11 +468,26 @@ def would_decide(ranked: Order, seeds: int, terms: "Known") -> Reason | None:
     if not ranked.unsettled:
         return Reason("equivalent", {"labels": ranked.open, "margin": ranked.margin})
     if ranked.model:
-        return Reason("loss-model" if terms.of_loss else "time-model")
+        return _one_more_run(ranked, terms) if terms.of_loss else Reason("time-model")
     short = [k for k in (ranked.best, *ranked.unsettled) if k not in ranked.estimates]
     if short:
         return Reason("not-reached", {"labels": short})
     return Reason("seeds" if ranked.seeds else "too-many", {"seeds": ranked.seeds or MOST})
+
+
+def _one_more_run(ranked: Order, terms: "Known") -> Reason:
+    """Return the short run that would narrow the losses most: where the error is largest."""
+    trials = {}
+    for label in (ranked.best, *ranked.unsettled):
+        if (model := terms.models.get(label, NO_ERRORS).loss) and model.trial:
+            trials[label] = dict(model.trial)
+    if not trials:
+        return Reason("loss-model")
+    label = max(trials, key=lambda label: trials[label].pop("sd"))
+    return Reason(
+        "loss-model-run",
+        {"label": label, "algorithm": terms.names.get(label, label), **trials[label]},
+    )
 
 
 class Known(NamedTuple):

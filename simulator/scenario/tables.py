@@ -334,6 +334,9 @@ class LearningCurve(Section):
     noise_scale: NoiseScale | None = optional(
         "critical batch in tokens, a number or a range; left out: by a published law"
     )
+    noise_tokens: Positive | None = optional(
+        "tokens of the run with that critical batch, which grows slowly; left out: it is constant"
+    )
     penalty: Many[Literal["published", "measured"]] = optional(
         "evidence for the cost of local steps, in addition to the mechanism",
         ("published", "measured"),

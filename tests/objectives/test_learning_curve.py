@@ -112,9 +112,9 @@ CHARLES, STREAMING, DOLMA = "2503.09799 table 5", "2501.18512 tables 5 and 6", "
         ([(CHARLES, m) for m in "124"], 0.0025, 0.008, 1.0),
         ([(STREAMING, "2")], 0.0025, 0.008, 1.0),
         ([(STREAMING, "4")], 0.008, 0.013, 1.0),  # what is missed: docs/learning-curves.md
-        ([(DOLMA, m) for m in "24"], 0.007, 0.012, 1.0),
+        ([(DOLMA, m) for m in "24"], 0.005, 0.013, 1.0),
         ([("2505.23725", "1")], 0.004, 0.01, 1.0),
-        ([("2407.07852", "8")], 0.04, 0.04, 1.0),
+        ([("2407.07852", "8")], 0.03, 0.03, 1.0),
     ],
 )
 def test_other_papers_are_predicted(places, median, largest, within):
@@ -144,6 +144,12 @@ def test_limits():
     assert penalty("local-sgd", 1, 16, 1e6, own=[run]).log_ratio == pytest.approx(0, abs=1e-12)
     short, long = (penalty("diloco", 8, h, 1e9).log_ratio for h in (2, 500))
     assert 0 < short < long
+    assert penalty("diloco", 4, 30, 1e5).log_ratio == penalty("diloco", 4, 30, 35e6).log_ratio
+    clamped = penalty("diloco", 2, 30, 3e9)
+    assert (clamped.log_ratio, "counts as none" in clamped.sentence) == (0, True)
+    # nicholicaron/ft-diloco@63dfa110: 1.9 tokens per parameter
+    ends = [penalty("diloco", 2, h, 51.19e6, tokens=98.3e6) for h in (50, 500)]
+    assert ends[1].log_ratio - ends[0].log_ratio == pytest.approx(math.log(1.836 / 1.756), rel=0.15)
 
 
 @given(
@@ -217,7 +223,7 @@ def test_an_own_run_counts_more_than_published_ones():
 def test_precision_decides():
     law = penalty("diloco", 4, 30, 1e9)
     vague = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", 4, 30, 1e9, 0.05, 1.0)])
-    assert vague.log_ratio == pytest.approx(law.log_ratio, abs=1e-5)
+    assert vague.log_ratio == pytest.approx(law.log_ratio, abs=1e-4)
     sharp = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", 4, 30, 1e9, 0.05, 1e-4)])
     assert sharp.log_ratio == pytest.approx(0.05, rel=0.1)
 
@@ -234,7 +240,7 @@ def test_without_a_published_law_an_own_run_is_taken_at_its_word():
     vague = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.1)
     here, far = (penalty("local-sgd", 4, period, 1e6, own=[vague]) for period in (16, 64))
     assert here.log_ratio == pytest.approx(0.05, rel=0.02)
-    assert far.log_ratio == pytest.approx(0.05 * 1.5, rel=0.02)
+    assert far.log_ratio == pytest.approx(0.05 * 1.25, rel=0.02)
     for place in (here, far):
         assert place.errors.std() == pytest.approx(place.sd, rel=0.2)
     assert 0.09 < here.sd < far.sd
@@ -408,19 +414,28 @@ def test_any_falling_losses_have_a_curve(tokens, losses):
 # Critical batch
 
 
-def test_two_batches_show_the_critical_one():
-    curves = []
-    for size in (1e5, 8e5):
-        steps = np.arange(100, 10_000, 100)
+def test_runs_at_the_same_losses_show_the_critical_batch():
+    """Whatever the law, which no run need follow; a quarter of a run is enough."""
+    runs, sizes = [], (1e5, 4e5, 8e5)
+    for size, end in zip(sizes, (10_000, 2500, 10_000), strict=True):
+        steps = np.arange(25, end, 25)
         done = steps * batch.progress(size, 1e5, 1e6)
-        loss = 1.7 + 60.0 * (done * 1e5 + 1e6) ** -0.3
-        noise = np.exp(0.002 * np.random.default_rng(int(size)).standard_normal(len(steps)))
-        curves.append(curve.fit(steps * size, loss * noise, 0 * steps, batch=size))
-    actual = batch.fitted(*curves)
-    assert actual.value == pytest.approx(1e6, rel=0.2)
-    assert actual.low <= 1e6 <= actual.high
-    with pytest.raises(ValueError, match="equal batches"):
-        batch.fitted(curves[0], curves[0])
+        loss = 3 - np.tanh(np.log(done / 1500)) + 0.3 * np.exp(-((done - 3000) ** 2) / 2e6)
+        noise = np.exp(0.01 * np.random.default_rng(int(size)).standard_normal(len(steps)))
+        runs.append(np.column_stack([steps, loss * noise]))
+    drawn = [batch.factor(runs[0], run)[0] for run in runs[1:]]
+    for size, factor in zip(sizes[1:], drawn, strict=True):
+        assert factor[0] == pytest.approx(np.log(batch.progress(size, 1e5, 1e6)), abs=0.05)
+        assert 0 < factor.std() < 0.1
+    for chosen in ((0,), (1,), (0, 1)):
+        actual = batch.matched([(1e5, sizes[n + 1], drawn[n]) for n in chosen])
+        assert actual.value == pytest.approx(1e6, rel=0.25)
+        assert actual.low <= 1e6 <= actual.high < 10 * actual.low
+    linear = batch.matched([(1e5, 4e5, np.full(9, np.log(4)))])
+    assert linear.high > linear.low > 4e5
+    assert batch.matched([(4e5, 1e5, -drawn[0])]).value == pytest.approx(1e6, rel=0.25)
+    with pytest.raises(ValueError, match="no loss in common"):
+        batch.factor(runs[0], runs[1] + [0.0, 5.0])
 
 
 def test_progress_has_its_limits():

@@ -33,12 +33,12 @@ from ..measurement import telemetry_files
 QUANTITIES = ("tokens", "step", "loss", "run")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
-LATE, PARTS = 1 / 3, 6  # share of a run that is compared; number of its parts, which give an error
+LIKE = 1.2  # times a batch, below which another one shows nothing
 AHEAD, POINTS = 7, 100  # lengths of a log that are drawn, and points of a line
 LEAST = 1e-3  # tokens or samples, of a critical batch
-DRIFT = 0.2
-"""Standard deviation, as a log, by which a factor of steps seen after a fifth of a run differs from
-that at its end: of 27 runs of a small GPT (docs/evidence/validation/learning-curves.md)."""
+DRIFT = 0.15
+"""Standard deviation, as a log, by which a factor of steps after a quarter of a run differs from
+that at its end: of 18 runs of two small GPTs (docs/evidence/validation/learning-curves.md)."""
 HEAD = (
     'The loss of a training run. A scenario uses it by extends = "THIS FILE"; the keys of the',
     "scenario take precedence.",
@@ -81,6 +81,12 @@ class Trained:
     batch: float
     parameters: float | None = None
     notes: tuple[str, ...] = ()
+
+    def after(self, warmup: float) -> np.ndarray:
+        """Return rows of the steps after a warm-up, and of the mean loss of all seeds there."""
+        tokens, place = np.unique(self.tokens, return_inverse=True)
+        means = np.bincount(place, self.loss) / np.bincount(place)
+        return np.column_stack([tokens / self.batch - warmup, means])
 
     def fit(self, warmup: float | None) -> Curve:
         """Fit a curve from the end of the warm-up on (None: detect it). Raises InputError."""
@@ -153,15 +159,16 @@ def _curve(
             curve_table[key] = value if key == "lr" else _whole(value)
     # a scenario's steps may have other numbers of tokens
     table: dict[str, Any] = {"kind": "learning-curve", "tokens": tokens, "curve": curve_table}
-    critical, notes = _critical(fitted, first, others, given, tokens)
+    critical, noise_tokens, notes = _critical(fitted, first, others, given, tokens)
     if not notes:
         table["noise_scale"] = [_whole(max(end, LEAST)) for end in (critical.low, critical.high)]
+        table |= {"noise_tokens": _whole(round(noise_tokens))} if noise_tokens else {}
         findings.append(
             f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
             f"{critical.basis}."
         )
     for run in (run for run in others if run.tau > 1):
-        row, sentences = _local(fitted, first, run, critical, size)
+        row, sentences = _local(fitted, [run for run in runs if run.tau == 1], run, critical, size)
         table.setdefault("own", []).append(row)
         findings += sentences
     if not size:
@@ -203,10 +210,13 @@ def chart(first: Trained, fitted: Curve) -> Chart:
 
 
 def _local(
-    fitted: Curve, first: Trained, run: Trained, critical: Critical, size: float | None
+    fitted: Curve, runs: Sequence[Trained], run: Trained, critical: Critical, size: float | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the table of a run with local steps, and findings."""
-    log, sd = _behind(fitted, first, run, critical)
+    """Return the table of a run with local steps, and findings.
+
+    `runs`: data-parallel ones, the baseline first.
+    """
+    log, sd = _behind(fitted, runs, run, critical)
     low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
     sentences = [
         f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): needs "
@@ -218,7 +228,7 @@ def _local(
     if not size:
         return table, sentences
     place = run.program, run.workers, run.tau, size
-    shown = fitted.ratio(log, sd, float(first.tokens.max()) / fitted.batch)
+    shown = fitted.ratio(log, sd, float(runs[0].tokens.max()) / fitted.batch)
     penalty = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
     sentences.append(f"With published runs: {penalty.sentence if penalty else 'none'}.")
     return table | {"parameters": _whole(size)}, sentences
@@ -231,15 +241,22 @@ def _whole(value: float) -> float:
 
 def _critical(
     fitted: Curve, first: Trained, others: Sequence[Trained], given: Given, tokens: float
-) -> tuple[Critical, list[str]]:
-    """Return the critical batch; without evidence a typical one, with a note."""
+) -> tuple[Critical, float | None, list[str]]:
+    """Return the critical batch, the tokens of a run with it, and notes.
+
+    Without evidence it is a typical one, with a note.
+    """
     if given.noise_scale:
-        return batch.given((min(given.noise_scale), max(given.noise_scale))), []
-    if together := next((run for run in others if run.tau == 1), None):
-        try:
-            return batch.fitted(fitted, together.fit(fitted.warmup)), []
-        except ValueError as error:
-            raise InputError(f"{first.name}, {together.name}: {error}") from None
+        return batch.given((min(given.noise_scale), max(given.noise_scale))), None, []
+    factors, ends = list[tuple[float, float, np.ndarray]](), list[float]()
+    for run in (run for run in others if run.tau == 1):
+        if max(run.batch, first.batch) < LIKE * min(run.batch, first.batch):
+            continue
+        drawn, end = _factor(first, run, fitted.warmup)
+        factors.append((first.batch, run.batch, drawn))
+        ends.append(end + fitted.warmup * run.batch)
+    if factors:
+        return batch.matched(factors), float(np.exp(np.mean(np.log(ends)))), []
     critical = batch.published(float(first.tokens.max()))
     basis = f"taken {critical.basis}"
     if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
@@ -247,42 +264,34 @@ def _critical(
             f"no law is known for few tokens, or for samples other than text (so it is {basis}); "
             "give --noise-scale, or another run with a different batch size"
         )
-    return critical, [f"one batch size does not determine the critical batch: {basis}"]
+    return critical, None, [f"one batch size does not determine the critical batch: {basis}"]
+
+
+def _factor(first: Trained, second: Trained, warmup: float) -> tuple[np.ndarray, float]:
+    """Return draws of the log of the steps of one run over another's, and the tokens there."""
+    try:
+        drawn, end = batch.factor(first.after(warmup), second.after(warmup))
+    except ValueError as error:
+        raise InputError(f"{first.name}, {second.name}: {error}") from None
+    return drawn, end * second.batch
 
 
 def _behind(
-    fitted: Curve, first: Trained, local: Trained, critical: Critical
+    fitted: Curve, runs: Sequence[Trained], local: Trained, critical: Critical
 ) -> tuple[float, float]:
     """Return the logarithm of a local run's factor of steps, and its standard deviation.
 
-    Both runs count from the end of the warm-up, because a ratio of losses would grow with the run.
-    The data-parallel run takes the baseline's losses, so that common errors of the fit cancel; the
-    critical batch sets its progress.
+    It is compared with the data-parallel run whose batch is the nearest, where both reach the same
+    losses: what the curves share cancels. The critical batch makes up for another batch.
     """
-    steps = local.tokens / local.batch - fitted.warmup
+    nearest = min(runs, key=lambda run: abs(math.log(run.batch / local.batch)))
+    drawn, _ = _factor(nearest, local, fitted.warmup)
     sizes = critical.value, critical.low, critical.high
-    ends = [batch.progress(local.batch, fitted.batch, size) for size in sizes]
-    tokens = fitted.at(local.tokens / local.batch, ends[0])
-    within = (steps > 0) & (tokens <= fitted.fitted[1] * 1.001)
-    late = within & (steps >= (1 - LATE) * steps[within].max(initial=0.0))
-    if not late.any():
-        raise InputError(
-            f"{local.name}: no losses after the warm-up where the baseline has some; log more "
-            "often, or give a longer baseline"
-        )
-    of_seeds = [first.run == seed for seed in np.unique(first.run)]
-    base = [np.interp(tokens[late], first.tokens[seed], first.loss[seed]) for seed in of_seeds]
-    logs = np.log(local.loss[late]) - np.log(np.mean(base, axis=0))
-    parts = [logs[local.run[late] == seed].mean() for seed in np.unique(local.run[late])]
-    if len(parts) == 1:
-        parts = [part.mean() for part in np.array_split(logs, min(PARTS, len(logs)))]
-    noise = np.std(parts, ddof=1) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0
-    factor, noisy = (
-        math.log(ends[0] * steps[late].sum() / fitted.steps_to(wanted)[0].sum())
-        for wanted in fitted.loss(tokens[late]) * np.exp(logs.mean() + np.array([[0.0], [noise]]))
+    middle, low, high = (
+        math.log(batch.progress(local.batch, nearest.batch, size)) for size in sizes
     )
-    of_batch = abs(math.log(ends[2] / ends[1])) / (2 * NORMAL)
-    return factor, math.hypot(noisy - factor, of_batch, DRIFT)
+    of_batch = abs(high - low) / (2 * NORMAL)
+    return middle - float(drawn[0]), math.hypot(float(np.std(drawn)), of_batch, DRIFT)
 
 
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:

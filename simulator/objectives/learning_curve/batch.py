@@ -1,7 +1,7 @@
 """Compute the effect of the batch: the critical batch, or gradient noise scale, in tokens.
 
 A run at batch B needs a number of steps proportional to 1 + critical / B (McCandlish et al., arXiv
-1812.06162, equation 2.11 and appendix D).
+1812.06162, equation 2.11 and appendix D). Runs are compared where they reach the same losses.
 """
 
 import math
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...results import intervals
-from .curve import Curve
+from ...results.intervals import NORMAL
 
 SPREAD = 2.0  # factor, either way, between the definitions and models of published laws
 SEEN, BEYOND = 1e9, 3.0
@@ -21,8 +20,16 @@ tokens: at 8e5 tokens the law was 35 times too high
 (docs/evidence/validation/learning-curves.md)."""
 FEW = 1024  # tokens per worker and step: a sequence of most language models has more
 VAGUE = 5.0  # factor of the law's critical batch, either way, beyond which the law does not apply
-LEVELS = 8  # levels of loss at which two runs are compared
-LARGEST = 1e18  # tokens: no limit
+GROWTH = 0.2
+"""Power of the tokens with which it grows along a run: 0 and 0.65 in two small GPTs. The published
+law has 0.47, of runs that end at different lengths."""
+DRIFT = 0.1
+"""Share of the log of a ratio of batches, by which the log of their factor of steps drifts from a
+quarter of a run to its end, in these two."""
+LATE, LEVELS = 1 / 3, 9  # share of a run's steps that is compared, and losses in it
+FEWEST, BINS, REPLICATES = 2, 128, 100
+"""Losses of a run that is compared, means that a long log becomes, and samples of its noise."""
+LEAST, LINEAR = 1e-3, 0.97  # log of a factor, and its share of that of the batches, at most
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,15 @@ class Critical:
     basis: str
 
 
-def given(value: float | Sequence[float]) -> Critical:
-    """Return the user's critical batch, from a number or a range (tokens)."""
+def given(value: float | Sequence[float], grown: float = 1.0) -> Critical:
+    """Return the user's critical batch, from a number or a range (tokens).
+
+    `grown`: tokens of the run over those of the run in which it was so.
+    """
     low, high = (value, value) if isinstance(value, int | float) else value
-    return Critical(math.sqrt(low * high) if math.isfinite(high) else high, low, high, "given")
+    middle = math.sqrt(low * high) if math.isfinite(high) else high
+    times = grown**GROWTH
+    return Critical(times * middle, times * low, times * high, "given")
 
 
 def published(tokens: float) -> Critical:
@@ -55,29 +67,73 @@ def published(tokens: float) -> Critical:
     return Critical(value, value / spread, value * spread, source)
 
 
-def fitted(first: Curve, second: Curve) -> Critical:
-    """Return the critical batch that reconciles two runs with different batches.
+def factor(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the log of the steps of one run over another's to the same losses, and where.
 
-    Their steps after the warm-up to the same loss are proportional to 1 + critical / batch. The
-    interval covers the curves' draws, and the levels of loss, whose best numbers differ. Raises
-    ValueError if the batches are equal, or if no loss is common to both runs.
+    Args:
+        first, second: Rows of steps after the warm-up, and losses.
+
+    Returns:
+        The mean over the last third of what both reach: the best estimate, then one for each sample
+        of the noise, whose blocks keep its correlation; and the last step of the second run there.
+
+    Raises:
+        ValueError: The runs reach no loss in common.
     """
-    pair = sorted((first, second), key=lambda curve: curve.batch)
-    small, large = (curve.batch for curve in pair)
-    if large < 1.2 * small:
-        raise ValueError("two runs with nearly equal batches show no critical batch; double one")
-    high, low = (float(end(curve.loss(curve.fitted[n]) for curve in pair))
-                 for n, end in enumerate((min, max)))  # fmt: skip
-    if not low < high:
-        raise ValueError("the two runs reach no common loss; train the shorter one for longer")
-    levels = np.linspace(low, high, LEVELS + 1)[:-1]
-    steps = [curve.steps_to(levels) for curve in pair]
-    ratio = np.maximum(steps[0] / steps[1], 1.0)
-    ratio = np.append(np.median(ratio[0]), ratio[1:])
-    below = np.maximum(1 / small - ratio / large, 1 / LARGEST)
-    value, *drawn = np.minimum((ratio - 1) / below, LARGEST).tolist()
-    low, high = np.quantile(drawn, intervals.TAILS).tolist()
-    return Critical(value, low, high, "fitted to two batch sizes")
+    rng, logs, runs = np.random.default_rng(0), list[np.ndarray](), list[np.ndarray]()
+    for rows in (first, second):
+        warm = rows[rows[:, 0] > 0]
+        count = min(len(warm), BINS)
+        if count < FEWEST:
+            raise ValueError(f"{count} losses after the warm-up; log more often, or train on")
+        parts = [part.mean(axis=0) for part in np.array_split(warm, count)]
+        steps, losses = np.log(parts).T
+        length, smooth = math.isqrt(count), _falling(losses)
+        starts = rng.integers(0, count - length + 1, (REPLICATES, -(-count // length), 1))
+        places = (starts + np.arange(length)).reshape(REPLICATES, -1)[:, :count]
+        runs.append(steps)
+        logs.append(np.vstack([smooth, _falling(smooth + (losses - smooth)[places])]))
+    results, ends = list[float](), list[float]()
+    for one, other in zip(*logs, strict=True):
+        low, high = max(one[-1], other[-1]), min(one[0], other[0])
+        if low >= high:
+            continue
+        end = np.exp(np.interp(-low, -other, runs[1]))
+        steps = np.log(end * np.linspace(1 - LATE, 1, LEVELS))
+        levels = np.interp(steps, runs[1], other)
+        results.append(float(np.mean(np.interp(-levels, -one, runs[0]) - steps)))
+        ends.append(float(end))
+    if len(results) < REPLICATES / 2:
+        raise ValueError("the two runs reach no loss in common; train the shorter one on")
+    return np.array(results), ends[0]
+
+
+def _falling(losses: np.ndarray) -> np.ndarray:
+    """Return losses that fall all along: between those before and after that break it."""
+    least = np.minimum.accumulate(losses, axis=-1)
+    most = np.maximum.accumulate(losses[..., ::-1], axis=-1)[..., ::-1]
+    falling: np.ndarray = (least + most) / 2 - 1e-9 * np.arange(losses.shape[-1])
+    return falling
+
+
+def matched(factors: Sequence[tuple[float, float, np.ndarray]]) -> Critical:
+    """Return the critical batch by the factors of steps between runs of different batches.
+
+    `factors`: the batch of a run and of another one, and the draws of the log of the steps of the
+    first over the other's. Each pair counts by its precision.
+    """
+    logs, widths = list[float](), list[float]()
+    for one, other, drawn in factors:
+        small, large = min(one, other), max(one, other)
+        log, span = float(drawn[0] if one < other else -drawn[0]), math.log(large / small)
+        sd = math.hypot(float(np.std(drawn)), DRIFT * span)
+        tried = np.clip(log + NORMAL * sd * np.arange(-1, 2), LEAST, LINEAR * span)
+        low, middle, high = np.log(np.expm1(tried) / (1 - np.exp(tried - span)) * small).tolist()
+        logs.append(middle)  # one side is endless where hardly any, or all, of the gain is left
+        widths.append(min(side for side in (middle - low, high - middle) if side > 0))
+    middle, wide = float(np.average(logs, weights=np.array(widths) ** -2.0)), min(widths)
+    low, value, high = np.exp([middle - wide, middle, middle + wide]).tolist()
+    return Critical(value, low, high, f"by {len(logs) + 1} runs at the same losses")
 
 
 def progress(batch: float, baseline: float, critical: Any) -> Any:

@@ -5,7 +5,8 @@ replicas that average every H steps, and N parameters,
 
 a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30.
 
-Below H = 30 it grows with ln H from zero at H = 1; above, for M > 1, by k for every factor e.
+Below H = 30 it grows with ln H from zero at H = 1; above, for M > 1, by k for every factor e, times
+(20 / tokens per parameter)^SPARSE: with few tokens, rare averages cost more.
 `tests/lab/evidence/diloco.py` fits it to the published tables; diloco_law.toml has the fit.
 
 Errors are arrays of `DRAWS` draws of a log ratio. Sources of errors have names, and a source has
@@ -29,6 +30,10 @@ USUAL = 30  # period of most published rows
 LAW = Path(__file__).with_name("diloco_law.toml")
 PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # with the same steps, applied later
+SPARSE = 0.74
+"""By runs of 1.9 tokens per parameter, which lose 2.1 % for each factor e of H where those of 20
+lose 0.38 % (nicholicaron/ft-diloco, 51 million parameters); with ten times the tokens of 25 per
+parameter, H = 100 costs 0.9 % less (arXiv 2501.18512, table 7), by this 0.4 %."""
 LATE_SD = 0.003  # for programs without published rows, and for averages more than a step late
 PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the published runs
 OF_RUNS = f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"
@@ -40,11 +45,14 @@ UNTUNED = 0.005  # log loss per further doubling, an assumption that the sentenc
 BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
 """Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
 SLIGHT = math.log10(1.1)  # negligible decades: a period of 32 for 30 changes the loss by 0.03 %
-UNKNOWN = 0.2  # standard deviation at 8 replicas and period 30 of programs without published runs
-SCALED = 10.0  # factor of that deviation for the scale, which the user's runs then determine
-SETUP = 0.01  # standard deviation between set-ups, so that the user's runs outweigh published ones
+SETUP, UNKNOWN = 0.4, 0.5
+"""Standard deviation, between set-ups, of the share of what more workers gain that averages lose:
+beside the law, and where nothing is published."""
+SCALED = 30.0  # own runs say the scale of what is not published: it is so many times as wide
+SLOWER = 0.3  # power of 1 + period by which that share goes to one: of a small GPT's runs
+OTHERS = 0.3  # correlation of what programs of different families lose
 PAPERS = 0.007  # standard deviation between papers, without the user's runs: 90 % are within 6.3
-# times (Cauchy's law) the only known error, 0.18 % (arXiv 2502.12996 against table 4's law)
+# law) times the one that is known, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
 ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters that decorrelate errors
 NEAR = (1.0, 2.0, 3.3)  # doublings within which a user's run counts as measured
 COMMON = 0.8  # share of an error's variance that is common to all places
@@ -63,9 +71,12 @@ class Law:
     covariance: np.ndarray
     spread: float
 
-    def mean(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the expected log ratio."""
-        return float(law_of(self.theta, parameters, replicas, period))
+    def mean(
+        self, parameters: float, replicas: float, period: float, ratio: float = TOKENS
+    ) -> float:
+        """Return the expected log ratio; `ratio`: tokens per parameter."""
+        theta = np.append(self.theta[:-1], self.theta[-1] * (TOKENS / ratio) ** SPARSE)
+        return float(law_of(theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
         """Return the sum of the law's absolute terms, for at least two replicas: never 0."""
@@ -151,14 +162,15 @@ def penalty(  # noqa: PLR0913
     outer_momentum: float = 0.9,
     overlap: int = 0,
     own: Sequence[OwnRun] = (),
+    gain: Callable[[float], float] = lambda replicas: 0.05 * math.log2(max(replicas, 1)),
 ) -> Penalty | None:
     """Return the cost of local steps in loss; None without published runs or runs of the user.
 
     `tokens`: of the whole run (default: 20 per parameter). `overlap`: steps that an average may
-    take. `own`: the user's runs, of which those of the same program count.
+    take. `own`: the user's runs; with a law those of other programs count less, else not. `gain`:
+    log of the loss of one replica over that of so many.
     """
-    family = ALIKE if program in ALIKE else (program,)
-    runs = [run for run in own if run.program in family]
+    runs = [run for run in own if program in (*ALIKE, run.program)]
     if program not in ALIKE and not runs:
         return None
     if period <= 1:
@@ -175,14 +187,15 @@ def penalty(  # noqa: PLR0913
         mean, sd, errors = mean + shift, math.hypot(sd, shift), errors + shift * drawn("untuned")
         reasons += why
     if runs:
-        mean, sd, errors = _updated(at, mean, sd, runs, program in ALIKE)
+        mean, sd, errors = _updated(at, (mean, sd), runs, program, gain)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
-        near = (off <= NEAR).all(axis=1).any()
+        near = (_alike(program, runs) & (off <= NEAR).all(axis=1)).any()
         basis, reasons = ("measured", []) if near else ("extrapolated", ["far from your own run"])
         source = f"your own run{'s' * (len(runs) > 1)} of {runs[0].program}"
     else:
         other = PAPERS * min(math.log(period) / math.log(USUAL), 1.0)
         sd, errors = math.hypot(sd, other), errors + other * drawn("set-up diloco", at)
+        source += ": a gain within the law's own error counts as none" * (mean == 0)
     low, high = np.expm1(ends(mean, errors))
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
@@ -204,30 +217,33 @@ def by_law(
 ) -> tuple[float, float, list[str], np.ndarray]:
     """Return the law's mean and deviation, the reasons for extrapolation, and draws of errors.
 
-    `ratio`: tokens per parameter. Without a law, the deviation has the shape of the penalty.
+    `ratio`: tokens per parameter. Of a program without a law nothing is known.
     """
-    law, (replicas, period, parameters) = published(), at
+    law, (replicas, period, size) = published(), at
+    parameters = max(size, PARAMETERS[0])  # the law grows without end below: small models do not
     if program not in ALIKE:
-        shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
-        return 0.0, UNKNOWN * shape, [], np.zeros(DRAWS)
+        return 0.0, 0.0, [], np.zeros(DRAWS)
     far = {
-        "parameters": _decades(parameters, *PARAMETERS),
+        "parameters": _decades(size, *PARAMETERS),
         "replicas": _decades(replicas, *REPLICAS),
         "period": _decades(period, USUAL, LONGEST.get(replicas, USUAL)),
         "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
     }
-    size = law.size(parameters, replicas, period)
-    further = {f"beyond {name}": size * BEYOND[name] * value for name, value in far.items()}
+    terms = law.size(parameters, replicas, period)
+    further = {f"beyond {name}": terms * BEYOND[name] * value for name, value in far.items()}
     reasons = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
     if program not in PUBLISHED or overlap > 1:
         further[program] = LATE_SD * max(1.0, overlap / USUAL)
         subject = f"overlap = {overlap}" if overlap > 1 else "this program"
         reasons.append(f"no published run of {subject}")
-    errors = law.errors(program, at)
+    mean = law.mean(parameters, replicas, period, ratio)
+    further["growth"] = abs(mean - law.mean(parameters, replicas, period)) / 2  # of one source
+    errors = law.errors(program, (replicas, period, parameters))
     for source, sd in further.items():
         errors = errors + sd * drawn(source)
     sd = math.hypot(law.sd(parameters, replicas, period), *further.values())
-    return law.mean(parameters, replicas, period), sd, reasons, errors
+    clamped = replicas > 1 and -intervals.NORMAL * sd < mean < 0  # a gain by its own error
+    return 0.0 if clamped else mean, sd, reasons, errors
 
 
 def _decades(value: float, low: float, high: float) -> float:
@@ -253,29 +269,43 @@ def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list
     ]
 
 
+def _alike(program: str, runs: Sequence[OwnRun]) -> np.ndarray:
+    """Return which runs are of the program's family."""
+    family = ALIKE if program in ALIKE else (program,)
+    return np.array([run.program in family for run in runs])
+
+
 def _updated(
-    at: Place, mean: float, sd: float, runs: Sequence[OwnRun], has_law: bool
+    at: Place,
+    law: tuple[float, float],
+    runs: Sequence[OwnRun],
+    program: str,
+    gain: Callable[[float], float],
 ) -> tuple[float, float, np.ndarray]:
     """Combine the law with the user's runs, assuming similar errors for similar settings.
 
-    The law's error is a Gaussian process with the standard deviations of the law and of set-ups, so
-    runs count by their precision and scale with the law's shape. Without a law the runs alone
-    determine the scale: nothing pulls them towards zero.
+    The law's error is a Gaussian process with the standard deviations of the law and of set-ups, a
+    share of what the workers gain, so runs count by their precision. Without a law the runs alone
+    determine the scale: nothing pulls them towards zero. `law`: mean and deviation at the place.
     """
-    laws = [by_law(run.program, run.place, TOKENS) for run in runs]
-    logs = np.log2([at, *(run.place for run in runs)])
-    setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * has_law
-    sds = np.hypot(setup, [sd, *(law[1] for law in laws)])
+    (mean, sd), has_law = law, program in ALIKE
+    laws = [by_law(program, run.place, TOKENS) for run in runs]
+    places = np.array([at, *(run.place for run in runs)])
+    logs, alike = np.log2(places), np.array([True, *_alike(program, runs)])
+    shares = 1 - (1 + places[:, 1]) ** -SLOWER
+    setup = np.array([gain(replicas) for replicas in places[:, 0]]) * shares
+    sds = np.hypot(setup * (SETUP if has_law else UNKNOWN), [sd, *(law[1] for law in laws)])
     apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
     joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + (0.0 if has_law else SCALED**2))
+    joint *= np.where(alike[:, None] == alike, 1.0, OTHERS)
     seen = joint[1:, 1:] + np.diag([run.sd**2 + 1e-12 for run in runs])
-    gain = np.linalg.solve(seen, joint[1:, 0])
-    variance = max(joint[0, 0] - gain @ joint[1:, 0], 0.0)
+    weights = np.linalg.solve(seen, joint[1:, 0])
+    variance = max(joint[0, 0] - weights @ joint[1:, 0], 0.0)
     errors = np.zeros(DRAWS)
-    for run, law, share in zip(runs, laws, gain.tolist(), strict=True):
-        mean += share * (run.log_ratio - law[0])
+    for run, by, share in zip(runs, laws, weights.tolist(), strict=True):
+        mean += share * (run.log_ratio - by[0])
         errors = errors - share * run.sd * drawn(run.source)
-    of_runs = float(np.square(gain) @ [run.sd**2 for run in runs])
+    of_runs = float(np.square(weights) @ [run.sd**2 for run in runs])
     rest = math.sqrt(max(variance - of_runs, 0.0))
     kind = "diloco" if has_law else runs[0].program
     return mean, math.sqrt(variance), errors + rest * drawn(f"set-up {kind}", at)

@@ -50,6 +50,8 @@ LOUDEST = 3e-7
 """Largest variance of a step's noise over the final loss: the noise of a surrogate then changes the
 loss by about 0.02 % (a mode's noise times its distance counts while it is far from its optimum)."""
 SETTLED = 0.6  # share of the largest stable curvature: sharper modes would settle late
+QUARTER = 0.25  # of a run, which shows what an algorithm costs to 0.15 of its log of steps
+LEAST_GAIN = 0.01  # log of the steps that more workers save, at least: a divisor
 NEAR = 0.1  # of the log of a factor of steps: within it the penalty is linear
 AHEAD, FURTHER = 1.1, 1.5  # durations of a surrogate's first run, and the factor of later ones
 KEPT = 2  # least number of entries that a sparse codec sends
@@ -64,7 +66,8 @@ class Expected:
     `sentence`: description of the basis; `direct`: whether evidence alone gives the loss, without a
     surrogate; `period`: local steps between agreements; `tokens`: per worker and step; `steps`: of
     the run; `errors`: draws of the error with deviation `sd`; `why`: reasons for extrapolation;
-    `log_steps`: log of the factor of steps that determines the ratio along the run.
+    `log_steps`: log of the factor of steps that determines the ratio along the run; `evident`:
+    whether evidence gives the loss of the program without its codec.
     """
 
     curve: Curve
@@ -81,6 +84,7 @@ class Expected:
     errors: np.ndarray = field(default_factory=lambda: np.zeros(curve.DRAWS))
     why: tuple[str, ...] = ()
     log_steps: float | None = None
+    evident: bool = False
     kind: ClassVar[str] = "learning-curve"
     dimension: ClassVar[None] = None
 
@@ -111,6 +115,16 @@ class Expected:
         tokens = self.tokens * (self.workers if averaged is None else averaged)
         critical = self.critical.value if critical is None else critical
         return batch.progress(tokens, self.curve.batch, critical)
+
+    def gain(self, workers: float, critical: float | None = None) -> float:
+        """Return the log of the steps of one worker over those of so many to the same loss."""
+        ends = (self.progress(averaged, critical) for averaged in (workers, 1))
+        return max(math.log(next(ends) / next(ends)), LEAST_GAIN)
+
+    def worth_of_workers(self, workers: float) -> float:
+        """Return the log of the loss of one worker alone over that of so many, after the run."""
+        progress = self.progress(workers)
+        return float(self.curve.behind(self.gain(workers), self.steps, progress))
 
     def ratio(self, step: Any) -> Any:
         """Return the factor of the loss by evidence; it sets in over the first rounds."""
@@ -177,6 +191,14 @@ class Expected:
             less = enough(middle) <= middle
             low, high = np.where(less, low, middle), np.where(less, middle, high)
         return np.where(high < most, high, np.inf)
+
+    @property
+    def trial(self) -> dict[str, float]:
+        """Return a short run that would show what the algorithm costs, and the error of that."""
+        if self.period <= 1:
+            return {}
+        steps, workers = math.ceil(self.steps * QUARTER), round(self.workers)
+        return {"workers": workers, "tau": round(self.period), "steps": steps, "sd": self.sd}
 
     def worth(self, step: float, share: float) -> float:
         """Return the relative rise of the loss without a `share` of the steps before `step`."""
@@ -313,8 +335,12 @@ def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
     local: Any = given.get("inner", given.get("momentum"))
     if baseline_curve.lr is None or "lr" not in given or isinstance(local, AdamW):
         return None
-    highest = max(map(given["lr"], range(0, 10**4, 10)))
-    return float(highest / baseline_curve.lr * (1 - getattr(local, "mu", 0.0)))
+    return highest(given["lr"]) / baseline_curve.lr * (1 - getattr(local, "mu", 0.0))
+
+
+def highest(rate: Callable[[float], float]) -> float:
+    """Return the highest learning rate of a schedule."""
+    return float(max(map(rate, range(0, 10**4, 10))))
 
 
 def _copies(algorithm: Algorithm) -> int:
@@ -344,7 +370,10 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
         cost = _mechanism(world, apart or 1.0, bare)
         result = replace(bare, period=max(apart or 1.0, 1.0))
     else:
-        result = replace(bare, direct=True, period=max(_period(world) or 1.0, 1.0))
+        codec = getattr(world.algorithm.parameters.get("codec"), "kind", "raw")
+        direct, period = codec == "raw", max(_period(world) or 1.0, 1.0)
+        result = replace(bare, direct=direct, evident=True, period=period)
+        cost = cost if direct else _coded(cost, codec)
     far, sources, why = cost.basis, law.basis, cost.why
     if bare.beyond:
         sources += f", fitted up to {law.fitted[1]:.3g} tokens and extrapolated beyond"
@@ -402,7 +431,9 @@ def to_target(spec: LearningCurve, workers: int, target: float) -> float:
 
 
 def _critical(spec: LearningCurve, tokens: float) -> Critical:
-    return batch.published(tokens) if spec.noise_scale is None else batch.given(spec.noise_scale)
+    if spec.noise_scale is None:
+        return batch.published(tokens)
+    return batch.given(spec.noise_scale, tokens / (spec.noise_tokens or tokens))
 
 
 def baseline(spec: LearningCurve) -> Curve:
@@ -430,13 +461,13 @@ def _period(world: World) -> float | None:
 def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
     """Return the penalty of an algorithm by evidence; None without evidence.
 
-    No evidence covers codecs or proximal terms.
+    No evidence covers proximal terms.
     """
     algorithm, program = world.algorithm, world.program
     spec, given = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
-    period, codec = _period(world), getattr(given.get("codec"), "kind", "raw")
-    if period is None or codec != "raw" or given.get("mu"):  # no run covers these
+    period = _period(world)
+    if period is None or given.get("mu"):  # no run covers these
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"
@@ -444,7 +475,8 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps
     own = _users_runs(world.scenario, expected)
-    shared = {own_run.program for own_run in own} & {*evidence.ALIKE, algorithm.name}
+    shared = {own_run.program for own_run in own}
+    shared &= {algorithm.name} if algorithm.name not in evidence.ALIKE else shared
     public = "published" in spec.penalty and _speed(expected.curve, algorithm) is None
     if period > 1 and not public and not shared:
         return None
@@ -458,21 +490,37 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
         outer_momentum=given.get("outer_momentum", 0.0),
         overlap=given.get("overlap") or 0,
         own=own,
+        gain=expected.worth_of_workers,
+    )
+
+
+def _coded(cost: evidence.Penalty, codec: str) -> evidence.Penalty:
+    """Return what evidence says of a program whose codec the mechanism adds."""
+    sd, basis = mechanism()["codec"], "mechanism" if cost.basis == "published" else cost.basis
+    return replace(
+        cost,
+        sd=math.hypot(cost.sd, sd),
+        basis=basis,
+        sentence=f"{cost.sentence}; times what {codec} costs by the mechanism",
+        errors=cost.errors + sd * evidence.drawn(codec),
     )
 
 
 def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
     """Return the user's runs with local steps, if they are allowed as evidence.
 
-    A factor of steps is converted to a ratio of losses at the end of the run `expected`.
+    A factor of steps is converted to a ratio of losses at the end of the run `expected`. It grows
+    with the gain of the workers: a program loses about the same share of that all along.
     """
     spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
     for n, run in enumerate(spec.own if "measured" in spec.penalty else ()):
         shown = run.log_ratio or 0.0, run.sd
         if run.log_steps is not None:
+            seen = batch.given(spec.noise_scale).value if spec.noise_scale else None
+            grown = expected.gain(run.workers) / expected.gain(run.workers, seen)
             at = expected.steps, expected.progress(run.workers)
-            shown = expected.curve.ratio(run.log_steps, run.sd, *at)
+            shown = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)
         place = run.workers, run.tau, run.parameters or scenario.model.parameters
         source = f"run {n} of {run.algorithm}"
         runs.append(evidence.OwnRun(run.algorithm, *place, *shown, source))
@@ -506,9 +554,14 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
         return result
     tuned = _speed(expected.curve, algorithm) is None  # as in published runs
     like = "diloco" if tuned else "local-sgd"
-    own = [replace(own_run, program=like) for own_run in _users_runs(scenario, expected)]
+    # Beside the published law, what an outer momentum did says less of others.
+    own = [
+        replace(run, program="" if tuned and run.program in evidence.ALIKE else like)
+        for run in _users_runs(scenario, expected)
+    ]
     replicas = _replicas(world, expected, own)
-    penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own)
+    gain = expected.worth_of_workers
+    penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own, gain=gain)
     if penalty is None:
         return result
     added, whose = max(penalty.log_ratio, 0.0), "your own" if own else "published"
