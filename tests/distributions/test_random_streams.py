@@ -89,9 +89,7 @@ def test_a_workers_batches_are_the_same_however_it_asks(goal):
         *({"name": "mine", "ask": ask} for ask in range(3)),
         compute=EXPONENTIAL, objective=goal, programs=programs,
     )  # fmt: skip
-    whole, with_loss, in_pieces = (
-        np.array(play(world, ask, 4, programs).marks) for ask in range(3)
-    )
+    whole, with_loss, in_pieces = (np.array(play(world, ask, 4).marks) for ask in range(3))
     assert np.array_equal(whole, with_loss)
     assert np.array_equal(whole, in_pieces)
     assert not np.array_equal(whole[0], whole[1])
