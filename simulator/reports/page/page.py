@@ -20,7 +20,7 @@ from ...results.usage import few
 from . import changes, reading, studies
 from .parts import CHANGES, PageFigure, PageSection, PageTable
 from .reading import FoundRun
-from .runs import SAMPLING, Series, details, results, series
+from .runs import Series, details, results, series
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -88,7 +88,6 @@ def html(every: Sequence[FoundRun]) -> str:
         scripts=scripts,
         hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
         origins=[_origin(run) for run in every],
-        sampling=SAMPLING if lines else "",
     )
 
 

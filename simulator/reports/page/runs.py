@@ -15,10 +15,6 @@ from ...results.statistics import percent
 from .parts import PageFigure, PageSection, PageTable
 from .reading import FoundRun
 
-SAMPLING = (
-    f"Curves are drawn at {curves.EVEN} even and {curves.GEOMETRIC} geometric times (fewer where "
-    f"there are more than {curves.MANY} lines), linear between evaluations."
-)
 BOTTLENECKS = 6  # most entries listed
 
 
@@ -79,7 +75,9 @@ def results(
     columns |= _of_results(lines)
     columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
     what, amounts = consumption.cells([line.row for line in lines], target)
-    columns |= {heading: partial(_used, cell) for heading, cell in amounts.items()}
+    columns |= {
+        head: partial(lambda cell, line: cell(line.row), cell) for head, cell in amounts.items()
+    }
     rows = [[cell(line) for cell in columns.values()] for line in lines]
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     caption = f"Each algorithm, {'median' if medians else 'mean'} over seeds"
@@ -114,10 +112,6 @@ def _named(line: Series) -> str:
 def _compared(texts: Mapping[str, str], cell: Callable[[Series], str], line: Series) -> str:
     """Return what the verdict compares, which is not about measured lines beside predicted ones."""
     return (not line.curves.apart and texts.get(line.label)) or cell(line)
-
-
-def _used(cell: consumption.Cell, line: Series) -> str:
-    return cell(line.row)
 
 
 def _value(column: ResultColumn, line: Series) -> str:
