@@ -273,8 +273,8 @@ def staleness(lines: Sequence[Curves], *, title: str) -> Chart | None:
             x, y = [0, *ages, most], [0 if ages[0] else below[0], *below, 100.0]
             drawn.append(Line(line.name, x, y, line.look, steps=True, key=line.key))
         across = Axis(f"staleness: {STALENESS.get(unit, unit)}", (0.0, most))
-        panels.append(Panel(across, Axis("at most so stale (%)", (0.0, 103.0)), drawn, height=300))
-    return Chart(title, "share of contributions that are at most so stale", panels)
+        panels.append(Panel(across, Axis("up to this age (%)", (0.0, 103.0)), drawn, height=300))
+    return Chart(title, "share of contributions up to each age", panels)
 
 
 def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:

@@ -49,12 +49,12 @@ program here makes, and the {given} rows of one GPU, from which steps are taken.
 {worst}
 
 `100Gb-TCP` is IP over InfiniBand; its rows of servers (`PS`) with ResNet-50 and BERT-Large equal
-those of 10 GbE, so that they are doubtful. With 16 nodes `tc-dp` takes twice as long for 256 MB as
-one mean does in `tc`: no cause is stated. BERT with a mean for each tensor (`WFBP`) computes longer
-beside means inside a box, as the upper ends of the intervals have it. Beside its hashes, torchft
-adds 2 to 3 s to a synchronisation over gloo. Five copies of 205 MB over PCIe take 0.1 s of it. That
-every tensor is averaged by itself does not explain it: PyTorch's gloo works on two at once, so that
-50 means of 2 kB took 1.06 s over links of 10 ms, half of what one after another takes.
+those of 10 GbE, so they are doubtful. With 16 nodes `tc-dp` takes twice as long for 256 MB as one
+mean in `tc`; no cause is stated. BERT with a mean for each tensor (`WFBP`) computes longer during
+means inside a box, up to the upper ends of the intervals. Beyond its hashes, torchft adds 2 to 3 s
+to a synchronisation over gloo. Five copies of 205 MB over PCIe take 0.1 s of it. Separate averages
+of every tensor do not explain it: PyTorch's gloo works on two at once, so 50 means of 2 kB took
+1.06 s over links of 10 ms, half the time of means one after another.
 """
 ASSUMPTIONS = {
     "hkbu": "a node is 4 GPUs on PCIe 3.0 staged through the host; BERT-Large has the tensors of "
