@@ -226,11 +226,12 @@ def published() -> list[Published]:
 
 def kind(scenario: Scenario) -> Kind | None:
     """Return the kind of a scenario's means; None for links and libraries without a name."""
-    network = scenario.network
-    named = any(line.card for line in (network, *network.link))
-    if (network.library == "ideal" and not named) or scenario.cluster.workers == 1:
+    network, workers = scenario.network, scenario.cluster.workers
+    boxes = [group.inner for group in scenario.cluster.group if group.inner is not None]
+    lines = boxes if workers == 1 else [network, *network.link, *boxes]
+    if not any(line.card for line in lines) and (network.library == "ideal" or workers == 1):
         return None
-    if len(ClosedForm(scenario).hosts(range(scenario.cluster.workers))) == 1:
+    if len(ClosedForm(scenario).hosts(range(workers))) == 1:
         return Kind("box", "", network.library)
     return Kind("cluster", network.transport, network.library)
 

@@ -58,6 +58,9 @@ def test_the_range_of_a_kind_is_in_the_interval_and_not_of_a_rate_by_hand():
     network = {"latency": "1 us", "bandwidth": "100 Gbit/s"}
     boxes = seconds(cluster=cluster, network=network)
     assert boxes["interval90"][1] > 1.05 * boxes["mean"]
+    cluster["workers"], cluster["group"] = 1, [{**inner, "workers": 1, "inner": "nvlink4"}]
+    box = seconds(cluster=cluster, network=network)
+    assert box["interval90"][1] > 1.05 * box["mean"]  # GPUs of one kind
 
 
 def test_a_device_computes_its_usual_share_of_its_peak():
