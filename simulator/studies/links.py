@@ -24,7 +24,7 @@ BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al
 DIFFERING = -0.04, 0.08  # by which GPUs of one kind differ, and the slowest (arXiv:2208.11035)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
 
-INSIDE = "links inside workers"
+INSIDE, ONE_KIND = "links inside workers", "GPUs of one kind"
 
 _paces: dict[str, list[float]] = {}
 
@@ -64,7 +64,8 @@ def uncalibrated(
     }
     uneven = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
     missed, varies = prediction_interval.links(scenario), prediction_interval.kind(scenario)
-    if missed is None and (scenario.calibration or not (uneven or varies)):
+    uneven += [ONE_KIND] * (varies is not None)
+    if missed is None and (scenario.calibration or not uneven):
         return {}
     count = int(tcp.measured()["collectives"])
     ends, source = missed or (tcp.Missed(1.0, 1.0, 1.0, count), "")
@@ -88,7 +89,7 @@ def uncalibrated(
         if scenario.network.library in prediction_interval.ON_GPUS:  # whatever the links
             causes["computing beside collectives"] = [0.0, log1p(_on_gpus(alone, algorithm, runs))]
         if varies:
-            causes["GPUs of one kind"] = [log1p(computing * change) for change in DIFFERING]
+            causes[ONE_KIND] = [log1p(computing * change) for change in DIFFERING]
         unseen = log1p(others * collective_share(alone, algorithm, runs))
         causes["what published sources leave out"] = [unseen, unseen]
         faster, slower = (hypot(*side) for side in zip(*causes.values(), strict=True))
