@@ -62,7 +62,8 @@ class Way(NamedTuple):
 
     `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `pipeline`: how a ring hides
     latency. `delay`: seconds added by NCCL, whose collectives do not overlap; None: the next one
-    may begin once the links are free. `other`: time of NCCL's other algorithm on the links,
+    may begin once the links are free. `extra`: seconds of transmission beyond the plan's, inside
+    hosts or by a slower protocol. `other`: time of NCCL's other algorithm on the links,
     relative to this one. `within`: seconds of concurrent communication inside workers, and
     `chunk`: those before the first and after the last chunk is on the links. `overlap`: most
     seconds for which the links carry chunks both ways.
@@ -71,6 +72,7 @@ class Way(NamedTuple):
     key: str
     pipeline: Segments | Loops | None = None
     delay: float | None = None
+    extra: float = 0.0
     other: float = 1.0
     within: float = 0.0
     chunk: float = 0.0
@@ -85,14 +87,15 @@ class Way(NamedTuple):
         the links.
         """
         if isinstance(self.pipeline, Loops):
-            latency = self.pipeline.latency(added.of_collective(held, 0.0, passage)[0], latency)
+            whole = added.of_collective(held, 0.0, passage)[0] + self.extra
+            latency = self.pipeline.latency(whole, latency)
         elif self.pipeline is not None:  # gloo's only thread cannot overlap its work
             latency = self.pipeline.latency(held, latency)
         if self.delay is None:
             on_links, latency = added.of_collective(held, latency, passage)
             on_links -= min(self.overlap, on_links / 2)
             return max(on_links, self.within), latency + self.chunk
-        return sum(added.of_collective(held, latency + self.delay, passage)), 0.0
+        return sum(added.of_collective(held, latency + self.delay + self.extra, passage)), 0.0
 
 
 class ClosedForm:
@@ -148,18 +151,23 @@ class ClosedForm:
         size = self.workers
         return np.array([self.link((n - 1) % size, n).latency for n in range(size)])
 
-    def ahead(self, joined: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return how many seconds before the last worker each worker ends a gloo collective.
+    def ahead(
+        self, joined: np.ndarray[Any, Any], kind: str, payload: float, latency: Any
+    ) -> np.ndarray[Any, Any]:
+        """Return how many seconds before the last worker each ends a gloo collective of `latency`.
 
         `joined`: when each worker joined (s), shape (..., workers), also the result's shape. In the
         ring, worker w has segment h at R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it reports
         readiness as soon as it has the previous segment. A late worker therefore delays only its
-        successors, by one latency l less per hop.
+        successors, by one latency l less per hop. Latency that hides behind transmission saves
+        nothing: no lead is longer than the other latency, without the overheads of the host.
         """
         ends = joined
         for _ in range(self.workers - 1):
             ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
-        return _before_last(ends)
+        hops = self.plan(self.way(kind, payload, None).key, tuple(range(self.workers))).hops
+        most = latency - self.overhead.of_collective(0.0, 0.0, Passage(inf, hops, 1))[1]
+        return np.minimum(_before_last(ends), np.maximum(0.0, most)[..., None])
 
     def ahead_of_poll(self, polled: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return how many seconds before the last worker each worker has a poll's answer.
@@ -330,7 +338,8 @@ class ClosedForm:
         twice = 2 / min(rates) if rates and kind == "mean" else 0.0
         within = twice * payload
         overlap = within / 2 if self.settings.transport == "tcp" else 0.0
-        return Way(way, None, None, 1.0, within, twice * min(payload, CHUNK), overlap)
+        chunk = twice * min(payload, CHUNK)
+        return Way(way, within=within, chunk=chunk, overlap=overlap)
 
     def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
         """Return NCCL's execution of a collective, by its tuner's choice."""
@@ -350,7 +359,7 @@ class ClosedForm:
         extra = per_byte - self._plans[key, team].held
         other = held[ring if key == tree else tree] / per_byte if per_byte else 1.0
         loops = nccl_loops(size, payload, gather) if key == ring else None
-        return Way(key, loops, choice.latency + hops * hop + extra * payload, other)
+        return Way(key, loops, choice.latency + hops * hop, extra * payload, other)
 
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str

@@ -172,7 +172,7 @@ class FlowNetwork:
         `sizes`: bytes of each worker's payload. `drawn`: whether latencies are drawn or expected.
         """
         way = self._formula.way(kind, max(sizes), team)
-        delay = (way.delay or 0.0) + (0.0 if self.begun else self._settings.setup)
+        delay = (way.delay or 0.0) + way.extra + (0.0 if self.begun else self._settings.setup)
         plan = self._formula.plan(way.key, team)
         free = self.quiet_since - plan.latency if self.begun else 0.0
         delay += float(self._formula.waking(kind, max(sizes), at, free, team))
@@ -191,7 +191,7 @@ class FlowNetwork:
                     latencies[which] += law.sample(self._rng, n) if drawn else law.expectation
             if isinstance(way.pipeline, Loops) and plan.latency:
                 held, _ = charge(plan.held * max(sizes), 0.0)
-                latencies *= way.pipeline.latency(held, plan.latency) / plan.latency
+                latencies *= way.pipeline.latency(held + way.extra, plan.latency) / plan.latency
             first = prepared.plan.waits == 0
             latencies[first] += delay
             if added:

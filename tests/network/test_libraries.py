@@ -196,10 +196,30 @@ def test_who_joins_gloos_ring_last_keeps_its_successors_waiting(joined, kind):
     has = joined
     for _ in range(gloo_segments(m, 8.0, kind == "gather").hops):
         has = [max(has[w - 1], has[w] + latency) + latency for w in range(m)]
-    ahead = ClosedForm(world(m, library="gloo", latency="100 ms")).ahead(np.array(joined))
+    whole = (4 if kind == "mean" else 2) * (m - 1) * latency
+    ring = ClosedForm(world(m, library="gloo", latency="100 ms"))
+    ahead = ring.ahead(np.array(joined), kind, 8.0, whole)
     assert max(has) - np.array(has) == pytest.approx(ahead)
-    mean = kind == "mean"
-    assert max(has) == pytest.approx(max(joined) + (4 if mean else 2) * (m - 1) * latency)
+    assert max(has) == pytest.approx(max(joined) + whole)
+
+
+@looped("network", [
+    {"library": "gloo", "bandwidth": "100 kbit/s", "latency": ["30 ms", "1 ms", "0 s"]},
+    {"library": "nccl", "latency": "30 ms", "bandwidth": ["1 Gbit/s", "2 Gbit/s", "1 Tbit/s"]},
+])  # fmt: skip
+def test_no_better_network_slows_workers_whose_latency_hides_behind_transmission(network):
+    """Leads of gloo beyond its latency, or a ring's latency beside slow inner links, once did."""
+    cluster = island(4, bandwidth="1 Gbit/s") if network["library"] == "nccl" else {}
+    cluster |= {"compute": {"dist": "exponential", "mean": "1 s"}}
+    (key,) = (key for key, value in network.items() if isinstance(value, list))
+    times = [
+        simulate(
+            scenario({"name": "local-sgd", "tau": 2, "codec": {"kind": "top-k", "ratio": 0.4}},
+                     workers=5, steps=20, network=network | {key: value}, cluster=cluster)
+        ).duration
+        for value in network[key]
+    ]  # fmt: skip
+    assert times == sorted(times, reverse=True)
 
 
 def test_collectives_of_nccl_follow_one_another():

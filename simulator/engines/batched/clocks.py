@@ -245,11 +245,12 @@ class Clocks:
         elif after is not None:
             ready = np.maximum(ready, after.done)
         begins = handle.begins = np.maximum(ready, self._free)
-        if joined is not None:
-            handle.ahead = network.ahead(np.maximum(joined, self._free[:, None]))
         begun: Any = True if self.deadline == inf else begins <= self.deadline
         kind = str(handle.kind)
         transmission, latency = self._cost(kind, payload, begun)
+        if joined is not None:
+            joined = np.maximum(joined, self._free[:, None])
+            handle.ahead = network.ahead(joined, kind, payload, latency)
         if not self._payloads:
             transmission = transmission + network.settings.setup
         transmission = transmission + network.waking(kind, payload, begins, self._free)

@@ -118,7 +118,9 @@ class ClosedFormTransport:
         self._links_free = begins + transmission
         if self.staggered and not run.outages:
             joined = np.array([collective.arrivals[rank] for rank in range(run.workers)])
-            collective.ahead = self.traffic.network.ahead(np.maximum(joined, free)).tolist()
+            collective.ahead = self.traffic.network.ahead(
+                np.maximum(joined, free), collective.kind, max(sizes), latency
+            ).tolist()
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
