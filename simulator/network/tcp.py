@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from math import inf, ldexp
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..inputs import untrusted
 from ..scenario.network import Network
@@ -157,15 +157,15 @@ class Missed(NamedTuple):
     number: int
 
 
-def missed(network: Network) -> Missed:
-    """Return the errors of these rules for [network] without a profile.
+def missed(scenario: Scenario) -> Missed:
+    """Return the errors of these rules for a scenario without a profile.
 
     Hosts may be slower than the slowest line: a socket is as fast as one core, and the published
     rates are those of NCCL's sockets. gloo's law includes its only thread.
     """
-    values = measured()
+    values, network = measured(), scenario.network
     seen = Missed(values["low"], values["median"], values["high"], int(values["collectives"]))
-    rate = min(carried(network), default=0.0)
+    rate = min(carried(scenario), default=0.0)
     if network.library == "gloo" and rate:
         slow, usual, fast = (1 / rate + 1 / host for host in (HOSTS[0], HOST, HOSTS[1]))
         return seen._replace(low=seen.low * fast / usual, high=seen.high * slow / usual)
@@ -182,25 +182,25 @@ def missed(network: Network) -> Missed:
 
 def rates(network: Network) -> list[float]:
     """Return the bandwidths (bytes/s) of all lines that [network] sets."""
-    lines = (network, *network.link)
-    return [rate for line in lines for rate in (line.bandwidth, line.up, line.down) if rate]
+    return [rate for line in (network, *network.link) for rate in _rates(line)]
 
 
-def carried(network: Network) -> Iterator[float]:
-    """Yield the payload rates (bytes/s) of [network]'s lines, as limited by windows.
+def _rates(line: Any) -> list[float]:
+    keys = "bandwidth", "up", "down"
+    return [rate for key in keys if (rate := getattr(line, key, None))]
+
+
+def carried(scenario: Scenario) -> Iterator[float]:
+    """Yield the payload rates (bytes/s) of [network]'s lines and groups', as limited by windows.
 
     Factors of hosts are relative to these rates, because a window may already slow a fast card.
     """
-    lines = [(network, network.latency), *((line, line.latency) for line in network.link)]
-    for line, its in lines:
-        law = network.latency if its is None else its
-        most = window(network, line.tcp_window or network.tcp_window)
+    network = scenario.network
+    for line in (network, *network.link, *scenario.cluster.group):
+        law = getattr(line, "latency", None) or network.latency
+        most = window(network, getattr(line, "tcp_window", None) or network.tcp_window)
         limit = most / (2 * law.expectation) if law.expectation else inf
-        yield from (
-            min(usable(network) * rate, limit)
-            for rate in (line.bandwidth, line.up, line.down)
-            if rate
-        )
+        yield from (min(usable(network) * rate, limit) for rate in _rates(line))
 
 
 def gloo() -> dict[str, float]:
@@ -228,7 +228,7 @@ def costs(scenario: Scenario) -> Overhead:
         return overhead
     if profile is None and not scenario.overhead:
         update = {
-            "transmission_factor": missed(network).median,
+            "transmission_factor": missed(scenario).median,
             "latency_factor": measured()["median"],
         }
         if network.library == "gloo":

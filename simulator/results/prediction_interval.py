@@ -273,7 +273,7 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
     missed, sources = tcp.Missed(1.0, 1.0, 1.0, int(facts["collectives"])), [*filter(None, [kind])]
     gpus = "what published GPUs add to computing beside"
     if network.transport == "tcp":
-        missed = tcp.missed(network)
+        missed = tcp.missed(scenario)
         sources += [f"what network.transport missed in {facts['collectives']} conditions of links"]
         if network.library == "nccl":  # whose version and settings also choose the algorithm
             other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other

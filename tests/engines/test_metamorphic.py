@@ -180,8 +180,14 @@ def choice(world: Scenario) -> str:
 
 
 def faster(number: int) -> None:
-    """More bandwidth, less latency, and faster devices slow no synchronous run."""
+    """More bandwidth, less latency, and faster devices slow no synchronous run.
+
+    But fair sharing is not monotone: several collectives that begin sooner may meet for longer.
+    """
     world = drawn(number, STEADY - {"program", "codec"} | {"random"}, algorithm=waiting)
+    table = world.table["algorithm"][0]
+    several = "buckets" in table or catalogue()[table["name"]].family == "overlapped"
+    shared = several and not world.network.closed_form
     before, rng = run(world), random.Random(number)
     cluster, network = world.table["cluster"], world.table["network"]
     law, times = cluster["compute"], rng.choice([1.1, 2, 50])
@@ -196,7 +202,8 @@ def faster(number: int) -> None:
         with named(name):
             better = changed(world, **change)
             if {*map(choice, (world, better))} == {choice(world)}:
-                assert run(better).duration <= before.duration * (1 + 1e-9)
+                longer = run(better).duration / before.duration - 1
+                assert longer <= (0.05 if shared else 1e-9)
 
 
 def absent(number: int) -> None:

@@ -13,6 +13,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.scenario.cluster import Group
 from paceline.simulator.scenario.overhead import Overhead
 from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
@@ -249,15 +250,17 @@ def test_without_a_profile_collectives_take_what_they_took_in_the_median(library
 @looped("library", ["ideal", "nccl"])
 def test_hosts_move_no_more_than_published_ones(library):
     slow, fast = (
-        world(library=library, transport="tcp", latency="1 us", bandwidth=rate, sockets=2).network
+        world(library=library, transport="tcp", latency="1 us", bandwidth=rate, sockets=2)
         for rate in ("1 Gbit/s", "100 Gbit/s")
     )
     measured = tcp.measured()
     assert tcp.missed(slow)[:3] == (measured["low"], measured["median"], measured["high"])
-    carried = tcp.usable(fast) * 12.5e9
+    carried = tcp.usable(fast.network) * 12.5e9
     ends = [carried / measured[f"hosts_{name}"] for name in ("high", "median", "low")]
     assert tcp.missed(fast)[:3] == pytest.approx(ends)
-    assert tcp.missed(fast).number == measured["hosts"] < tcp.missed(world().network).number
+    assert tcp.missed(fast).number == measured["hosts"] < tcp.missed(world()).number
+    behind = fast.cluster.model_copy(update={"group": (Group(name="a", workers=1, up="1 Gbit/s"),)})
+    assert tcp.missed(fast.model_copy(update={"cluster": behind})) == tcp.missed(slow)  # of a line
 
 
 @looped("library", ["ideal", "gloo", "nccl"])
