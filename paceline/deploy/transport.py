@@ -1,5 +1,6 @@
 """Connect the user's processes like those of `validate`, over the real network."""
 
+import atexit
 import os
 import threading
 import time
@@ -21,6 +22,8 @@ from paceline.validate.training.emulated_network import Accounting, RealNetwork
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
+
+LEAVING = 5.0  # seconds that a process which ends without close() has for its peers
 
 _torch: Any = dist
 _numbers = count()  # counts this process's transports: all processes open them in the same order
@@ -47,8 +50,15 @@ def place() -> tuple[Any, int, int]:
         if "WORLD_SIZE" not in os.environ:
             return _torch.HashStore(), 0, 1
         dist.init_process_group()
+        atexit.register(_end_default)
     store = _torch.distributed_c10d._get_default_store()
     return store, dist.get_rank(), dist.get_world_size()
+
+
+def _end_default() -> None:
+    """End the group that `place` began, whose threads may abort an interpreter that ends first."""
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
 
 
 class Transport(Connections):
@@ -83,6 +93,7 @@ class Transport(Connections):
         self._meeting = self._kept(self._gloo("meetings", self.workers, timeout))
         if gossips:
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
+            atexit.register(self._hush)
 
     def mean(self, value: Any) -> Any:
         """Average a vector over all ranks, and wait."""
@@ -136,11 +147,26 @@ class Transport(Connections):
         with suppress(RuntimeError):  # of a store whose process has ended
             first = f"process {self.rank} failed at step {self.step}: "
             self.store.compare_set("failed", "", first * (not isinstance(why, RunError)) + str(why))
+        groups = self._let_go()
+        while groups:
+            threading.Thread(target=id, args=(groups.pop(),)).start()
+
+    def _let_go(self) -> list[Any]:
+        """Drop the groups, and return them: each ends with its last reference."""
         groups = [self.team._group, *self._groups]
         self.team._group = self.flags = self._meeting = self.collectives._flags = None
         self._groups = []
-        while groups:
-            threading.Thread(target=id, args=(groups.pop(),)).start()
+        return groups
+
+    def _hush(self) -> None:
+        """End the threads that listen to peers, as far as these answer.
+
+        One that gloo wakes while the interpreter ends aborts the process.
+        """
+        if self.mailbox is not None:
+            with suppress(Exception):  # of peers that have ended
+                self.mailbox.end()
+                self.mailbox.close(LEAVING)
 
     def look(self) -> None:
         """Raise RunError if this process waits for something that cannot arrive."""
@@ -164,6 +190,10 @@ class Transport(Connections):
                 time.sleep(rendezvous.LOOK)
                 count = self.store.add("left", 0)
         super().close()
+        atexit.unregister(self._hush)
+        self._let_go()  # here their threads may still take the interpreter's lock, not at its end
+        if self.mailbox is not None:
+            self.mailbox._group = None
 
     def lost(self) -> str:
         """Return why another process does not answer."""

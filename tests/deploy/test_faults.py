@@ -1,5 +1,7 @@
 """What one process does otherwise than the others is an error on all of them, soon and by name."""
 
+import subprocess
+import sys
 from itertools import product
 
 import pytest
@@ -153,3 +155,21 @@ def test_uneven_numbers_of_steps_are_an_error_on_every_rank(tmp_path):
             assert kind == "RunError", case
             assert "step 9" in message, case
             assert "drop_last" in message, case
+
+
+LEFT_OPEN = """
+import sys, torch, torch.distributed as dist, paceline
+dist.init_process_group("gloo", sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+net = torch.nn.Linear(4, 2)
+session = paceline.deploy(net, torch.optim.SGD(net.parameters(), 0.1), "d-psgd")
+net(torch.ones(1, 4)).sum().backward()
+session.step()
+"""
+
+
+@pytest.mark.long
+def test_a_process_that_leaves_its_session_open_ends_as_others_do(tmp_path):
+    """A thread that still listens, and that a peer's end wakes, would abort the interpreter."""
+    command = [sys.executable, "-c", LEFT_OPEN, f"file://{tmp_path}/store"]
+    both = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
+    assert [process.wait(loops.PATIENCE) for process in both] == [0, 0]
