@@ -367,20 +367,21 @@ def _gap(compared: Compared, other: str, label: str, heavy: bool) -> Estimate | 
 
 
 def reasons_in(document: Row) -> list[str]:
-    """Return the reasons of a document `verdict` in words; first what would decide it.
+    """Return the reasons of a document `verdict` in words, without those in its sentence.
 
-    Reasons that the sentence contains are left out. Next comes the basis of the loss, which every
-    reader needs. Raises InputError for unknown reasons.
+    First comes what would decide it, or the first limit of the answer where that has one. Next
+    comes the basis of the loss, which every reader needs. Raises InputError for unknown reasons.
     """
     rows = [document["would_decide"], *document["reasons"]]
     try:
+        rows.insert(0, rows.pop(1) if rows[1:] and rows[1]["code"] in LIMITS else None)
         reasons = [Reason.read(row) for row in rows if row]
         texts = [str(reason) for reason in reasons if reason.code != "wins"]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = "verdict.reasons: not written by `simulate`, `tune` or `sweep`; run it again"
         raise InputError(what) from error
     basis = [f"Loss {document['basis']}."] if document["basis"] else []
-    first = bool(document["would_decide"]) and len(texts) > 0
+    first = bool(rows[0] or rows[1]) and len(texts) > 0
     texts = [*texts[:first], *basis, *texts[first:]]
     return [text for text in texts if text not in document["sentence"]]
 

@@ -736,8 +736,10 @@ def test_a_reason_names_whose_compressing_takes_no_time():
     table = scenario(named[0]).table | {"algorithm": named}
 
     def free(document):
-        reasons = study.simulate(parse(document)).verdict.reasons
-        return [one.numbers["labels"] for one in reasons if one.code == "free-codec"]
+        verdict = study.simulate(parse(document)).verdict
+        codes = [one.code for one in verdict.reasons]
+        assert ("free-codec" in codes) == verdict.why[0].startswith("Compressing takes no time")
+        return [one.numbers["labels"] for one in verdict.reasons if one.code == "free-codec"]
 
     assert free(table) == [["0"]]
     profiled = table | {"codec": [{"kind": "fp16", "size": "1 kB", "compress": "1 ms"}]}
