@@ -101,6 +101,8 @@ class LiveParameters(Flat):
             present = {id(one) for one in self.module.parameters()}
             for gone in (one for one in self.parameters if id(one) not in present):
                 self._refuse(gone, "was removed, and its replacement is not averaged")
+            for new in (one for one in self.module.parameters() if id(one) not in self._names):
+                self._refuse(new, "was added, and may differ between processes")
             self._registered = False
         for group in self._optimizer.param_groups:
             for one in group["params"]:

@@ -64,6 +64,10 @@ def other_module(world):
     world.net[3] = nn.Linear(6, 2)
 
 
+def joined(world):
+    world.net.append(nn.Linear(2, 2))
+
+
 def unfrozen(world):
     world.net[0].weight.requires_grad_(True)
 
@@ -75,7 +79,7 @@ def another_group(world):
 
 DETACHED = {
     double: "1.weight", other_data: "3.weight", other_parameter: "3.weight",
-    other_module: "3.weight", unfrozen: FIRST, another_group: FIRST,
+    other_module: "3.weight", joined: "4.weight", unfrozen: FIRST, another_group: FIRST,
 }  # fmt: skip
 
 
