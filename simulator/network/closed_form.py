@@ -167,7 +167,7 @@ class ClosedForm:
             ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
         hops = self.plan(self.way(kind, payload, None).key, tuple(range(self.workers))).hops
         most = latency - self.overhead.of_collective(0.0, 0.0, Passage(inf, hops, 1))[1]
-        return np.minimum(_before_last(ends), np.maximum(0.0, most)[..., None])
+        return np.asarray(np.minimum(_before_last(ends), np.maximum(0.0, most)[..., None]))
 
     def ahead_of_poll(self, polled: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return how many seconds before the last worker each worker has a poll's answer.
