@@ -235,7 +235,7 @@ def _with(algorithm: Algorithm, **changed: Any) -> Algorithm:
 
 def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     """Return the algorithm with a constant rate, and Adam's first moment for AdamW."""
-    parameters = {
+    parameters: dict[str, Any] = {
         key: Momentum(value.beta1) if isinstance(value, AdamW | FedAdam) else value
         for key, value in algorithm.parameters.items()
     }
