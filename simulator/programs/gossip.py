@@ -76,7 +76,7 @@ async def ad_psgd(
     momentum: LocalMomentum = Identity(),
     graph: Neighbours = Ring(),
 ) -> None:
-    """AD-PSGD: while computing average with one random neighbour; then apply the stale gradient."""
+    """AD-PSGD: average with a random neighbour while computing; then apply the stale gradient."""
     partners = graph.partners(me.rank, me.workers)
     asks = bool(partners) and graph.active(me.rank, me.workers)
     draw = me.generator()

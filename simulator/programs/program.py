@@ -79,7 +79,7 @@ class Program:
     refuses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the cached model of parameters, which cannot be pickled."""
+        """Omit the cached model of parameters, which cannot be pickled."""
         return {key: value for key, value in self.__dict__.items() if key != "parameters"}
 
     @property
