@@ -67,7 +67,8 @@ def summary(result: "Result") -> Table:
     question = in_question(result.verdict.json())
     columns: dict[str, Cell] = {"algorithm": _named}
     always = _always(rows, target)
-    left_out = OF_CLIENTS if _sampled(rows) else ()
+    left_out = {*OF_CLIENTS} if _sampled(rows) else set()
+    left_out |= {"seconds_per_gradient"} - {question[0]}
     for column in RESULT_COLUMNS:
         there = column.key in always or any(column.of_summary(row) is not None for row in rows)
         if not there or SIMULATE not in column.shown_in or column.key in left_out:

@@ -104,7 +104,8 @@ class ResultColumn:
         return statistics.format_loss if of_loss else partial(statistics.with_unit, unit=self.unit)
 
 
-IN_QUESTION = {"loss": "final_loss", "seconds_per_step": "seconds_per_step"}
+PACES = ("seconds_per_step", "seconds_per_gradient")
+IN_QUESTION = {"loss": "final_loss"} | {pace: pace for pace in PACES}
 """Columns that show, instead of their own numbers, what a verdict compares, by its measure."""
 
 
