@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from ..inputs import csv_files
+from ..inputs import csv_files, units
 from .distribution import Array, Distribution
 
 # array has a type parameter from Python 3.12 on, and pydantic evaluates the annotation
@@ -67,7 +67,7 @@ class Empirical(Samples):
 
     @model_validator(mode="after")
     def _load(self, info: ValidationInfo) -> Self:
-        rows = csv_files.rows(_path(self.file, info), [csv_files.seconds], "one time")
+        rows = csv_files.rows(_path(self.file, info), [units.seconds], "one time")
         self._samples = array("d", sorted(time for (time,) in rows))
         return self
 
@@ -94,7 +94,7 @@ class ReplayedTimes(Samples):
 
     @model_validator(mode="after")
     def _load(self, info: ValidationInfo) -> Self:
-        rows = csv_files.rows(_path(self.file, info), csv_files.seconds, "the times of one step")
+        rows = csv_files.rows(_path(self.file, info), units.seconds, "the times of one step")
         self._set([array("d", column) for column in zip(*rows, strict=True)])
         return self
 

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..inputs import csv_files
+from ..inputs import csv_files, units
 from ..inputs.units import Seconds
 
 Duration = Annotated[Seconds, Field(gt=0)]
@@ -122,7 +122,7 @@ class ProfileFile(TimeProfile):
     @model_validator(mode="after")
     def _load(self, info: ValidationInfo) -> Self:
         path = Path((info.context or {}).get("folder", "."), self.file)
-        readers = csv_files.seconds, csv_files.factor
+        readers = units.seconds, units.factor
         rows = csv_files.rows(path, readers, "a time and a factor")
         times, factors = zip(*rows, strict=True)
         self._set(times, factors, str(path))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from . import untrusted
-from .units import LEAST, demand_within, to_si
 
 LARGEST = 256_000_000  # bytes, enough for 20 million numbers of nine digits
 Reader = Callable[[str], Any]
@@ -19,28 +18,8 @@ _FORMULA = re.compile(_BEGINS + _RUNS)
 _ESCAPED = re.compile(f"{_BEGINS}'{_RUNS}")
 
 
-def seconds(text: str) -> float:
-    """Read a time: a number of seconds, or a quantity ("300 ms"). Raises ValueError."""
-    value = _number(text)
-    if value is None:
-        return to_si(text, "time")
-    if not 0 <= value < math.inf:
-        raise ValueError("not a time; write a finite number of seconds, 0 or more")
-    demand_within(value, "time")
-    return value
-
-
-def factor(text: str) -> float:
-    """Read a factor. Raises ValueError for anything but a finite number, 0 or more."""
-    value = _number(text)
-    if value is None or not 0 <= value < math.inf:
-        raise ValueError("not a factor; write a finite number, 0 or more")
-    if value and not LEAST <= value <= 1 / LEAST:
-        raise ValueError(f"not a factor; write 0, or one from {LEAST:g} to {1 / LEAST:g}")
-    return value
-
-
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
+    """Return the number that a cell holds, or None."""
     try:
         return float(text)
     except ValueError:
@@ -71,7 +50,7 @@ def rows(
         fields = [field.strip() for field in text.partition("#")[0].split(",")]
         if fields == [""]:
             continue
-        titles = first and all(f.isidentifier() and _number(f) is None for f in fields)
+        titles = first and all(f.isidentifier() and number(f) is None for f in fields)
         first = False
         if titles:
             if names and fields != [*names][: len(fields)]:

@@ -6,11 +6,13 @@ accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
 
 import re
 from functools import cache, lru_cache, partial
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
+
+from .csv_files import number
 
 if TYPE_CHECKING:
     from pint import UnitRegistry
@@ -123,6 +125,27 @@ def percent(value: Any) -> float:
     if match is None or match[2] != "%":
         raise ValueError('not a tolerance of 0 % or more; write one such as "+0.5 %"')
     return float(match[1].replace("_", "")) / 100
+
+
+def seconds(text: str) -> float:
+    """Read a time: a number of seconds, or a quantity ("300 ms"). Raises ValueError."""
+    value = number(text)
+    if value is None:
+        return to_si(text, "time")
+    if not 0 <= value < inf:
+        raise ValueError("not a time; write a finite number of seconds, 0 or more")
+    demand_within(value, "time")
+    return value
+
+
+def factor(text: str) -> float:
+    """Read a factor. Raises ValueError for anything but a finite number, 0 or more."""
+    value = number(text)
+    if value is None or not 0 <= value < inf:
+        raise ValueError("not a factor; write a finite number, 0 or more")
+    if value and not LEAST <= value <= 1 / LEAST:
+        raise ValueError(f"not a factor; write 0, or one from {LEAST:g} to {1 / LEAST:g}")
+    return value
 
 
 def demand_within(value: float, dimension: str) -> None:

@@ -228,7 +228,7 @@ def kind(scenario: Scenario) -> Kind | None:
     """Return the kind of a scenario's means; None for links and libraries without a name."""
     network, workers = scenario.network, scenario.cluster.workers
     boxes = [group.inner for group in scenario.cluster.group if group.inner is not None]
-    lines = boxes if workers == 1 else [network, *network.link, *boxes]
+    lines: list[Any] = [*boxes] if workers == 1 else [network, *network.link, *boxes]
     if not any(line.card for line in lines) and (network.library == "ideal" or workers == 1):
         return None
     if len(ClosedForm(scenario).hosts(range(workers))) == 1:

@@ -19,7 +19,7 @@ from pydantic import (
 
 from ..distributions.law import ComputeLaw, Law
 from ..distributions.time_profile import ProfileOf
-from ..inputs import csv_files
+from ..inputs import csv_files, units
 from ..inputs.units import Seconds
 from .fields import (
     Bandwidth,
@@ -145,7 +145,7 @@ def _rank(text: str) -> float:
 
 
 def _end(text: str) -> float:
-    return csv_files.seconds(text) if text else inf
+    return units.seconds(text) if text else inf
 
 
 def _in_order(row: list[float], line: int) -> None:
@@ -222,7 +222,7 @@ def _window(text: str) -> tuple[float, float]:
 
 def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
     """Read the times when workers are present (s), by rank, in order."""
-    columns = {"worker": _rank, "start": csv_files.seconds, "end": _end}
+    columns = {"worker": _rank, "start": units.seconds, "end": _end}
     content, readers = "a worker, start and end of its presence", [*columns.values()]
     rows = csv_files.rows(path, readers, content, names=[*columns], check=_in_order)
     trace: dict[int, list[tuple[float, float]]] = {}

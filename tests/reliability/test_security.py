@@ -561,7 +561,7 @@ def store_table():
 
 def test_a_named_pipe_does_not_block(tmp_path):
     """Wherever a file belongs, a pipe is refused at once, by every reader."""
-    from paceline.simulator.inputs import csv_files, untrusted
+    from paceline.simulator.inputs import csv_files, units, untrusted
     from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store
     from paceline.simulator.scenario import network, simgrid
@@ -575,7 +575,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(telemetry)
     for read in (
         read_toml, profile.read, network.read_regions, simgrid.read, events.read,
-        lambda path: [*csv_files.rows(path, [csv_files.seconds], "one time")],
+        lambda path: [*csv_files.rows(path, [units.seconds], "one time")],
         lambda path: store.read(path.parent), untrusted.text,
         lambda path: sources.read([trace]), lambda path: sources.read([telemetry.parent]),
     ):  # fmt: skip

@@ -53,7 +53,7 @@ def test_a_group_may_have_prices_of_its_own(engine):
         days, cost = (row["used"][key]["mean"] for key in ("days", "cost"))
         assert cost == pytest.approx(24 * days * (hourly + served))
     del table["cost"]["device_hour"]
-    with pytest.raises(InputError, match=r"group\[0\].device_hour = 0.*write cost.device_hour"):
+    with pytest.raises(InputError, match=r"group\[0\].device_hour = 0.*add cost.device_hour"):
         parse(table)
 
 

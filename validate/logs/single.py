@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import csv_files, untrusted
+from paceline.simulator.inputs import csv_files, units, untrusted
 
 from ..calibration import compute_laws, profile
 from ..calibration.calibrate import HEAD, CalibrationResult
@@ -54,7 +54,7 @@ def _times(path: Path, first: str) -> CalibrationResult:
     """Fit a law to a single column of compute times, whose name may state their unit."""
     scale = tables.scale(first)
     try:
-        times = np.array([*csv_files.rows(path, [csv_files.seconds], "one time")])[:, 0] * scale
+        times = np.array([*csv_files.rows(path, [units.seconds], "one time")])[:, 0] * scale
     except ValueError as error:
         raise InputError(str(error)) from None
     law = compute_laws.fit([times])
