@@ -46,7 +46,7 @@ def rows(
     remedy = f"write {content} per line"
     with untrusted.refused(path, remedy, error=ValueError):
         lines = untrusted.text(path, LARGEST).splitlines()
-    for number, text in enumerate(lines, start=1):
+    for line, text in enumerate(lines, start=1):
         fields = [field.strip() for field in text.partition("#")[0].split(",")]
         if fields == [""]:
             continue
@@ -55,12 +55,12 @@ def rows(
         if titles:
             if names and fields != [*names][: len(fields)]:
                 listed = f"the columns are {', '.join(fields)}; write {', '.join(names)}"
-                raise ValueError(f"{path}, line {number}: {listed}")
+                raise ValueError(f"{path}, line {line}: {listed}")
             width = len(fields)
             continue
         width = width or len(fields)
         if len(fields) != width:
-            raise ValueError(f"{path}, line {number}: {len(fields)} columns, not {width}; {remedy}")
+            raise ValueError(f"{path}, line {line}: {len(fields)} columns, not {width}; {remedy}")
         fields += [""] * (0 if callable(readers) else len(readers) - width)
         row = []
         parsers = [readers] * width if callable(readers) else readers
@@ -69,11 +69,11 @@ def rows(
                 row.append(reader(field))
             except ValueError as error:
                 column = f", column {names[index]}" if names else ""
-                raise ValueError(f"{path}, line {number}{column}: {field!r} is {error}") from None
+                raise ValueError(f"{path}, line {line}{column}: {field!r} is {error}") from None
         try:
-            check(row, number)
+            check(row, line)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+            raise ValueError(f"{path}, line {line}: {error}") from None
         empty = False
         yield row
     if empty:
