@@ -98,16 +98,21 @@ class LiveParameters(Flat):
             if not (may_freeze or one.requires_grad):
                 self._refuse(one, "was frozen, but the program still changes it")
         if self._registered or any(one.grad is None for one in self.parameters):
-            present = {id(one) for one in self.module.parameters()}
-            for gone in (one for one in self.parameters if id(one) not in present):
-                self._refuse(gone, "was removed, and its replacement is not averaged")
-            for new in (one for one in self.module.parameters() if id(one) not in self._names):
-                self._refuse(new, "was added, and may differ between processes")
-            self._registered = False
+            self._check_members()
         for group in self._optimizer.param_groups:
             for one in group["params"]:
                 if id(one) not in self._trained and (one.requires_grad or one.grad is not None):
                     self._refuse(one, "now trains, but is not averaged")
+
+    def _check_members(self) -> None:
+        present = {id(one): one for one in self.module.parameters()}
+        for one in self.parameters:
+            if id(one) not in present:
+                self._refuse(one, "was removed, and its replacement is not averaged")
+        for identity, one in present.items():
+            if identity not in self._names:
+                self._refuse(one, "was added, and may differ between processes")
+        self._registered = False
 
     def _refuse(self, parameter: Tensor, what: str) -> NoReturn:
         names = {id(one): name for name, one in self.module.named_parameters()} | self._names

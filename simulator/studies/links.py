@@ -81,13 +81,7 @@ def uncalibrated(
         program, runs = programs[algorithm.name], groups[algorithm.label]
         alone, computing = scenario.under(algorithm), breakdown(runs)["compute"]
         case = _Case(alone, algorithm, runs, execution)
-        causes = {slowest: _by_links(case, ends)}
-        for name, spread in spreads.items():
-            causes[name] = [log1p(computing * _longer(alone, name, factor)) for factor in spread]
-        if scenario.network.library == "byteps":  # devices pass gradients on within the means
-            causes[INSIDE] = case.moved(_by_inner, spreads[INSIDE])
-        if scenario.network.library in prediction_interval.ON_GPUS:  # whatever the links
-            causes["computing beside collectives"] = [0.0, log1p(_on_gpus(alone, algorithm, runs))]
+        causes = {slowest: _by_links(case, ends), **case.by_hardware(spreads, computing)}
         if varies:
             causes[ONE_KIND] = [log1p(computing * change) for change in DIFFERING]
         unseen = log1p(others * collective_share(alone, algorithm, runs))
@@ -111,6 +105,22 @@ class _Case(NamedTuple):
     algorithm: Algorithm
     runs: Sequence[Run]
     execution: Execution
+
+    def by_hardware(
+        self, spreads: Mapping[str, tuple[float, float]], computing: float
+    ) -> dict[str, list[float]]:
+        """Return the logarithms of how much faster and slower devices make a step, by cause."""
+        library, alone = self.alone.network.library, self.alone
+        causes = {
+            name: [log1p(computing * _longer(alone, name, factor)) for factor in spread]
+            for name, spread in spreads.items()
+        }
+        if library == "byteps":  # devices pass gradients on within the means
+            causes[INSIDE] = self.moved(_by_inner, spreads[INSIDE])
+        if library in prediction_interval.ON_GPUS:  # whatever the links
+            slower = log1p(_on_gpus(alone, self.algorithm, self.runs))
+            causes["computing beside collectives"] = [0.0, slower]
+        return causes
 
     def moved(
         self, change: Callable[[Scenario, float], Scenario], factors: Sequence[float]

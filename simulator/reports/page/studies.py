@@ -1,6 +1,6 @@
 """Make the sections of comparisons, searches and sweeps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -74,7 +74,27 @@ def ranking(tune: Row, place: int) -> PageSection:
 
 def _configurations(tune: Row) -> list[PageTable]:
     """Return the ranking with the amounts of every configuration."""
-    verdict, unit, ranked = tune["verdict"], tune["unit"], tune["ranking"]
+    verdict, ranked = tune["verdict"], tune["ranking"]
+    pick, best = verdict["pick"], ranked[:CONFIGURATIONS]
+
+    def named(row: Row) -> str:
+        word = mark(pick, verdict["candidates"], row)
+        return f"{row['label']} ({word})" if word else str(row["label"])
+
+    columns = _columns(tune, best)
+    also = {pick, ALONE, *((row.get("to_reference") or {}).get("label") for row in best)}
+    rest = [row for row in ranked[CONFIGURATIONS:] if row["label"] not in also]
+    shown = [row for row in ranked if row not in rest]
+    shown.sort(key=lambda row: row["label"] != pick)
+    rows = [(named(row), *(cell(row) for cell in columns.values())) for row in [*shown, *rest]]
+    caption, heads = "The pick, then the best first", ("configuration", *columns)
+    table = PageTable(caption, heads, rows, 1 + ("basis" in columns), strong=[0] * bool(pick))
+    return table.unvaried().folded_after(len(shown), FOLDED)
+
+
+def _columns(tune: Row, best: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """Return what each column of the ranking shows of a row, by its heading."""
+    unit, ranked, columns = tune["unit"], tune["ranking"], dict[str, Callable[[Row], str]]()
     missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
 
     def value(row: Row) -> str:
@@ -82,16 +102,8 @@ def _configurations(tune: Row) -> list[PageTable]:
             return wording.cell(stated(row, "value"), unit)
         return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else missed
 
-    pick, columns = verdict["pick"], dict[str, Callable[[Row], str]]()
-
-    def named(row: Row) -> str:
-        word = mark(pick, verdict["candidates"], row)
-        return f"{row['label']} ({word})" if word else str(row["label"])
-
-    best = ranked[:CONFIGURATIONS]
     if len({row.get("basis") for row in best}) > 1:
         columns["basis"] = lambda row: row["basis"] or ""
-    texts = 1 + len(columns)
     columns[f"{tune['measure']} ({USUAL})"] = value
     if any(row.get("to_reference") for row in ranked):
         columns["loss above data-parallel"] = wording.above_reference
@@ -101,15 +113,7 @@ def _configurations(tune: Row) -> list[PageTable]:
     if any(row["reached"] < row["seeds"] for row in best):
         columns["reached"] = lambda row: f"{row['reached']} of {row['seeds']}"
     used = consumption.cells(ranked)[1].items()
-    columns |= {head: cell for head, cell in used if head.partition(" ")[0] in USED}
-    also = {pick, ALONE, *((row.get("to_reference") or {}).get("label") for row in best)}
-    rest = [row for row in ranked[CONFIGURATIONS:] if row["label"] not in also]
-    shown = [row for row in ranked if row not in rest]
-    shown.sort(key=lambda row: row["label"] != pick)
-    rows = [(named(row), *(cell(row) for cell in columns.values())) for row in [*shown, *rest]]
-    caption, heads = "The pick, then the best first", ("configuration", *columns)
-    table = PageTable(caption, heads, rows, texts, strong=[0] * bool(pick))
-    return table.unvaried().folded_after(len(shown), FOLDED)
+    return columns | {head: cell for head, cell in used if head.partition(" ")[0] in USED}
 
 
 def tradeoffs(tune: Row, place: int) -> PageSection | None:
