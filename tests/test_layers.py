@@ -52,7 +52,7 @@ LINES = """
     simulator/objectives       2630   learning curves, their evidence, factors matched between runs
     simulator/programs         4160   28 algorithms with HPSGD's two decisions, and twelve codecs
     simulator/reports          2260   terminal, page and sliders
-    simulator/results          5270   intervals from published residuals, models of error, verdict
+    simulator/results          5280   intervals from published residuals, models of error, verdict
     simulator/scenario         2910   every key with its description; kinds of hardware by name
     simulator/studies          7540   search of sites and settings, sweep, fit, solve, four papers
     validate                  12140   real training, logs, calibration and the matrix

@@ -10,7 +10,7 @@ from . import style
 from .chart import Axis, Chart, Line, Panel
 from .style import Axes, Figure
 
-FEW = 0.14  # share of a line between its marks
+FEW = 0.14  # share of the axis between two marks of a line
 NARROW = 5.0  # inches of a figure, whose legend is below
 
 
@@ -58,7 +58,7 @@ def draw(chart: Chart, size: tuple[float, float] | None = None) -> Figure:
 
 def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
     for place, line in enumerate(panel.lines):
-        _line(axes, line, place)
+        _line(axes, line, place, panel.x.log)
     if panel.bars:
         _bars(figure, axes, panel)
     _axis(axes.xaxis, panel.x, axes.set_xscale, axes.set_xlim)
@@ -85,9 +85,17 @@ def _points(line: Line) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(line.x, dtype=float), np.asarray(line.y, dtype=float)
 
 
-def _line(axes: Axes, line: Line, place: int) -> None:
+def _marked(x: np.ndarray, place: int, log: bool) -> list[int]:
+    """Return the few points of a line to mark: evenly along x, however it goes up and down."""
+    across = np.log(x) if log else x
+    begin, end = np.nanmin(across, initial=np.inf), np.nanmax(across, initial=-np.inf)
+    shares = np.arange(0.03 + 0.02 * (place % 6), 1.0, FEW)
+    return sorted({int(np.nanargmin(abs(across - at))) for at in begin + shares * (end - begin)})
+
+
+def _line(axes: Axes, line: Line, place: int, log: bool) -> None:
     look, (x, y) = line.look, _points(line)
-    every = (0.03 + 0.02 * (place % 6), FEW) if line.marks == "few" else None
+    every = _marked(x, place, log) if line.marks == "few" and len(x) else None
     axes.plot(
         x,
         y,
