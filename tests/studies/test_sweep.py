@@ -400,7 +400,7 @@ def test_more_points_cost_only_themselves_and_others_do_not_mix(folder, capsys):
         status, _, err = run(capsys, "sweep", *arguments, *options)
         assert status == 0
         assert [row["network.collective"] for row in table("out")] == [*values]
-        return [line for line in err.splitlines() if "kept" in line]
+        return [line for line in err.splitlines() if "before" in line]
 
     assert sweep("ring", "tree") == []
     notice = ["paceline: 4 runs were finished before"]

@@ -149,7 +149,7 @@ def test_what_cannot_be_asked_for(capsys):
     with pytest.raises(InputError, match="no condition"):
         conditions.chosen(["burst"])
     assert run(["validate", "--matrix", "quick.toml"]) == 2
-    assert "leave quick.toml out" in capsys.readouterr().err
+    assert "omit quick.toml" in capsys.readouterr().err
     assert run(["validate"]) == 2
     assert "write a SCENARIO" in capsys.readouterr().err
     assert run(["validate", "--matrix", "--only", "burst"]) == 2

@@ -124,7 +124,7 @@ def test_what_cannot_be_probed_is_refused(options, said):
 
 def test_numbers_of_workers_that_are_none_are_refused(capsys):
     assert paceline.command_line.run(["probe", "--workers", "2,x"]) == 2
-    assert "--workers 2,x: not whole numbers; write some such as 2,4,8" in capsys.readouterr().err
+    assert "--workers 2,x: not whole numbers; write a list such as 2,4,8" in capsys.readouterr().err
 
 
 def test_what_is_no_profile_is_refused(tmp_path):
