@@ -87,15 +87,20 @@ def _points(line: Line) -> tuple[np.ndarray, np.ndarray]:
 
 def _marked(x: np.ndarray, place: int, log: bool) -> list[int]:
     """Return the few points of a line to mark: evenly along x, however it goes up and down."""
-    across = np.log(x) if log else x
-    begin, end = np.nanmin(across, initial=np.inf), np.nanmax(across, initial=-np.inf)
+    with np.errstate(divide="ignore"):
+        across = np.log(x) if log else x
+    within = np.flatnonzero(np.isfinite(across))
+    if not within.size:
+        return []
+    across = across[within]
     shares = np.arange(0.03 + 0.02 * (place % 6), 1.0, FEW)
-    return sorted({int(np.nanargmin(abs(across - at))) for at in begin + shares * (end - begin)})
+    places = across.min() + shares * np.ptp(across)
+    return sorted({int(within[abs(across - at).argmin()]) for at in places})
 
 
 def _line(axes: Axes, line: Line, place: int, log: bool) -> None:
     look, (x, y) = line.look, _points(line)
-    every = _marked(x, place, log) if line.marks == "few" and len(x) else None
+    every = _marked(x, place, log) if line.marks == "few" else None
     axes.plot(
         x,
         y,
