@@ -27,7 +27,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
     stretched = scenario.validation.compute == "stretched"
     step = min(scenario.team.mean_compute)
     for key, why, holds in (
-        ("algorithm", "nothing to run; add an [[algorithm]] table (paceline list programs)",
+        ("algorithm", "nothing to run; add an [[algorithm]] table (paceline list algorithms)",
          not scenario.algorithm),
         (f'network.model = "{network.model}"',
          "only delays in closed form can be added to a real run; write "

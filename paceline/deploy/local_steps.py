@@ -85,7 +85,7 @@ class Reached(Tensor):
 
 
 class UserRate:
-    """The learning rate of the user's optimizer when a program first reads that of a step.
+    """The learning rate of a step: the user's optimizer has it when a program first asks.
 
     It is the rate of the first parameter group; earlier steps keep their rates.
     """

@@ -18,7 +18,7 @@ class Worker:
     """One worker: its compute-time law (on its device), its possible extra delay, its region.
 
     `shared`: whether the extra delay hits a share of the cluster, not of the group. `profile` and
-    `bursts`: changes of the speed over time. `inner`: seconds per step in which its devices
+    `bursts` change the speed over time. `inner`: seconds per step in which its devices
     communicate.
     """
 

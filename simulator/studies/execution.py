@@ -94,7 +94,7 @@ def demand_algorithms(scenario: Scenario) -> None:
     if not scenario.algorithm:
         raise InputError(
             f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "
-            "(paceline list programs)"
+            "(paceline list algorithms)"
         )
 
 

@@ -224,7 +224,7 @@ def _pace(
     scenario: Scenario, algorithm: Algorithm, seed: int, execution: Execution,
     replicates: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the seconds per step without crashes; one per replicate if there are any."""
+    """Return the seconds per step without crashes, for every replicate if there are any."""
     key = ""
     if not scenario.added:  # users' programs have no version
         key = Task(algorithm, seed, 0, execution.engine).key(scenario)

@@ -160,7 +160,7 @@ print(sorted({"torch", "scipy", "matplotlib", "pydantic", "simpy", "pandas"} & s
 
 
 def test_what_is_no_telemetry_is_refused(tmp_path, clock):
-    with pytest.raises(InputError, match="no telemetry; give the directory"):
+    with pytest.raises(InputError, match="holds no telemetry"):
         telemetry.read(tmp_path)
     with pytest.raises(InputError, match="rank 2 of 2 workers; ranks are 0 to 1"):
         Telemetry(tmp_path, rank=2, workers=2)

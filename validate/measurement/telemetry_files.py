@@ -52,7 +52,7 @@ def read(directory: Path | str) -> Recorded:
     """
     paths = sorted(Path(directory).glob(FILE.format("*")))
     if not paths:
-        raise InputError(f"{directory}: no telemetry; give the directory of Telemetry(directory)")
+        raise InputError(f"{directory}: holds no telemetry; give the directory of a Telemetry")
     files = sorted((_read(path) for path in paths), key=lambda file: int(file[0]["rank"]))
     head, notes = files[0][0], []
     if len({(about["label"], about["seed"], about["workers"]) for about, _ in files}) > 1:

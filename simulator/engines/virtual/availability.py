@@ -238,7 +238,7 @@ class Availability:
         return np.sort(np.concatenate([spans, busy]), order=["start"])
 
     def _wall_clocks(self, times: np.ndarray) -> np.ndarray:
-        """Return the wall-clock times of `times` by the nodes' clocks, all before `next`."""
+        """Convert times of the nodes' clocks, all before `next`, to wall-clock times."""
         places = np.searchsorted(np.array(self._rollback_times), times, side="left")
         shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
         return shifted

@@ -51,8 +51,8 @@ beside the law, and where nothing is published."""
 SCALED = 30.0  # own runs say the scale of what is not published: it is so many times as wide
 SLOWER = 0.3  # power of 1 + period by which that share goes to one: of a small GPT's runs
 OTHERS = 0.3  # correlation of what programs of different families lose
-PAPERS = 0.007  # standard deviation between papers, without the user's runs: 90 % are within 6.3
-# law) times the one that is known, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
+PAPERS = 0.007  # standard deviation between papers, without the user's runs: 90 % lie within 6.3
+# times the only known difference, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
 ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters that decorrelate errors
 NEAR = (1.0, 2.0, 3.3)  # doublings within which a user's run counts as measured
 COMMON = 0.8  # share of an error's variance that is common to all places
@@ -79,7 +79,7 @@ class Law:
         return float(law_of(theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the sum of the law's absolute terms, for at least two replicas: never 0."""
+        """Return the sum of the law's absolute terms for two replicas or more; it is positive."""
         without = self.mean(parameters, 1, period)
         return abs(without) + self.mean(parameters, max(replicas, 2), period) - without
 

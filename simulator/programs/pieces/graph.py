@@ -84,7 +84,7 @@ class Ring(Graph):
 
 @piece
 class Torus(Graph):
-    """A grid closed at both ends, filled row by row: neighbours above, below, left and right.
+    """A grid whose rows and columns are rings; the neighbours are above, below, left and right.
 
     The grid is as close to a square as the number of workers allows; a prime number gives a
     single row: a ring.

@@ -101,7 +101,7 @@ class Piecewise(TableSchedule):
     @model_validator(mode="after")
     def _require_count(self) -> Self:
         if len(self.values) != len(self.at) + 1:
-            raise ValueError("`values` and `at` do not match; write one value more than steps")
+            raise ValueError("`values` needs one entry more than `at`; add or remove entries")
         return self
 
     def __call__(self, step: int) -> float:
