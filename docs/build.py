@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in catalogue():
-            parser.error(f"{name}: no such program; `paceline list programs` names them")
+            parser.error(f"{name}: no such program; `paceline list algorithms` names them")
     stale = 0 if options.names else keys(options.check)
     for name in options.names or catalogue():
         page = PAGES / f"{name}.md"
