@@ -239,12 +239,14 @@ def ten_times(number: int) -> None:
     """Ten times all times, at a tenth of all rates: ten times the duration, and the same loss.
 
     Messages that arrive at once have no order of their own: rounding decides, and with it who
-    applies a gradient first, or meets whom. Where that counts, times are multiplied by 8, exactly.
+    applies a gradient first, meets whom, or sees a mean of HPSGD arrive in time. Where that
+    counts, times are multiplied by 8, exactly.
     """
     world = drawn(number, {"program", "objective", "codec", "groups", "quorum"})
     cluster, network = (dict(world.table[name]) for name in ("cluster", "network"))
     name = world.algorithm[0].name
-    times = 10 if catalogue()[name].family in ("blocking", "overlapped") else 8
+    ordered = catalogue()[name].family in ("blocking", "overlapped") and name != "hpsgd"
+    times = 10 if ordered else 8
     if name in ("adacomm", "decoupled-diloco"):  # they have times of their own
         return
     factors = dict.fromkeys(("compute", "latency"), times)
