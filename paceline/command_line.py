@@ -1,4 +1,4 @@
-"""Define the command line: `paceline COMMAND`, its options, output and exit status."""
+"""Define the commands of `paceline`, their options, output and exit status."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from itertools import accumulate
-from math import expm1, inf
+from math import inf
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
@@ -39,13 +39,13 @@ app = typer.Typer(
 
 FIGURES = "png,svg"
 FILES = "Figures and data: "
+RENAMED = {"doctor": ("probe", "--check"), "schema": ("list", "schema")}  # old commands
 LISTED = "algorithms|distributions|objectives|scenarios|hardware|schema"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
 RESULTS = "Directory for the results."
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between lines
-SETTLE = 0.25  # share of the elapsed time over which the estimate follows the rate
 REASONS = 5  # most lines of reasons below a table
 EXTRAPOLATED, RESTS = "extrapolated", "basis of losses"
 ASIDES = ("run.sampling = ", "ideal links: ", RESTS, "every run ends after ")  # notes that inform
@@ -95,9 +95,6 @@ SCENARIO: Any = typer.Argument(
     help="A scenario file (TOML), or the name of a shipped one.",
 )
 DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
-SMOKE = typer.Option(
-    True, "--smoke/--no-smoke", help="With --check: also train for a few seconds as a test."
-)
 PROFILE_OUT = _out(
     "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name."
 )
@@ -137,13 +134,11 @@ QUIET = _flag("--quiet", "Print results, errors and extrapolations, but no progr
 EXPLAIN = _flag("--explain", "Print all reasons and notes, and where the time goes.")
 
 
-def _command(
-    name: str, *but: str, study: bool = False, hidden: bool = False, **changed: Any
-) -> Callable[[Any], Any]:
+def _command(name: str, *but: str, study: bool = False, **changed: Any) -> Callable[[Any], Any]:
     """Register a command, which also has the option --quiet.
 
     A `study` has the options of `STUDY`, except `but`, as keywords; `changed`: options that replace
-    some of them. A command that returns an `Answer` also has --json. `hidden`: an old name.
+    some of them. A command that returns an `Answer` also has --json.
     """
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,7 +166,7 @@ def _command(
         ]
         parameters = [*own.values(), *shared]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        app.command(name, hidden=hidden)(command)
+        app.command(name)(command)
         return run
 
     return register
@@ -181,7 +176,7 @@ def _command(
 def _study(
     scenario: str, suffix: str = "", *bar: str, **given: Any
 ) -> "Iterator[tuple[Scenario, dict[str, Any]]]":
-    """Load the scenario of a study; yield it and the study's keywords, those of `STUDY`."""
+    """Load the scenario of a study; yield it and the study's keywords."""
     from paceline.simulator.load.load import load
     from paceline.simulator.results.store import Destination
     from paceline.simulator.studies import size
@@ -486,7 +481,7 @@ def _matrix(scenario: str | None, only: str | None, report: Path, device: str, o
 
 
 def _torch(module: str) -> Any:
-    """Import a module of Paceline that needs torch. Raises InputError if torch is missing."""
+    """Import a module of Paceline that needs torch; refuse if torch is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -592,7 +587,9 @@ def _probe(
         default="emulated",
     ),
     check: bool = _flag("--check", "Instead, report what `validate` can use on this machine."),
-    smoke: bool = SMOKE,
+    smoke: bool = typer.Option(
+        True, "--smoke/--no-smoke", help="With --check: also train for a few seconds as a test."
+    ),
     out: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
 ) -> Answer:
@@ -606,9 +603,8 @@ def _probe(
     groups. You may attach the report, --out FILE.json, to an issue: it names no user, host or path.
     """
     if check:
-        checked: Answer = _check(device, smoke, out, overwrite)
-        return checked
-    parts = [each.strip() for each in workers.split(",")]
+        return _check(device, smoke, out, overwrite)
+    parts = [part.strip() for part in workers.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"--workers {workers}: not whole numbers; write a list such as 2,4,8")
     counts = [int(part) for part in parts]
@@ -637,14 +633,8 @@ def _probe(
     return lambda: profile.tables, lambda: [*summary(profile), line], notes
 
 
-@_command("doctor", hidden=True)
-def _check(
-    device: str = DEVICE,
-    smoke: bool = SMOKE,
-    out: Path | None = _out("FILE.json", "Report to write."),
-    overwrite: bool = OVERWRITE,
-) -> Answer:
-    """Report what `validate` can use on this machine: the old name of `probe --check`."""
+def _check(device: str, smoke: bool, out: Path | None, overwrite: bool) -> Answer:
+    """Report what `validate` can use on this machine."""
     module = _torch("paceline.validate.probe.doctor")
     from paceline.simulator.results import store
 
@@ -787,11 +777,11 @@ def _compare(
 
 
 def _compared(result: Any) -> list[Any]:
-    """Return the parts to print: a table, explanations of differences, overall agreement."""
-    from paceline.validate.comparison.terminal import comparison
+    """Return a table, explanations of differences, and the overall agreement."""
+    from paceline.validate.comparison.compare import table
 
     sentences = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
-    return [comparison(result), *sentences, result.sentence]
+    return [table(result), *sentences, result.sentence]
 
 
 @_command("emit")
@@ -850,19 +840,11 @@ def _report(
     return lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"], ()
 
 
-@_command("schema", hidden=True)
-def _schema() -> None:
-    """Print the JSON Schema of scenario files: the old name of `list schema`."""
-    from paceline.simulator.scenario.scenario import json_schema
-
-    _print_json(json_schema())
-
-
 @_command("list")
 def _list(
     name: str = typer.Argument(metavar=LISTED),
 ) -> Answer | None:
-    """List algorithms, distributions, objectives or scenarios; or print a scenario's JSON Schema.
+    """List algorithms, scenarios and hardware; or print a scenario's JSON Schema.
 
     Editors use the schema to complete and check keys.
     """
@@ -870,7 +852,9 @@ def _list(
     from paceline.simulator.reports import terminal
 
     if name == "schema":
-        _schema()
+        from paceline.simulator.scenario.scenario import json_schema
+
+        _print_json(json_schema())
         return None
     if name not in LISTS:
         raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}, schema")
@@ -884,7 +868,7 @@ def _answer(
     parts: Callable[[], Iterable[Any]],
     notes: Iterable[str] = (),
 ) -> None:
-    """Write notes to stderr, and the document as JSON, or tables and sentences, to stdout."""
+    """Write notes to stderr; write the document, or the parts, to stdout."""
     _notes(notes)
     if as_json:
         _print_json(document())
@@ -897,7 +881,7 @@ def _show(parts: Iterable[Any]) -> None:
     from rich.text import Text
 
     class Plain(Console):
-        """A console that escapes control characters, so text from files cannot move the cursor."""
+        """A console that escapes control characters of texts from files."""
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(visible(text), **how)
@@ -992,7 +976,7 @@ def _figures(kinds: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
-    """Show a progress bar on stderr, or occasional lines without a terminal; yield the callback."""
+    """Show progress on stderr: a bar, or lines without a terminal; yield the callback."""
     if _quiet.get() or not sys.stderr.isatty():
         yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"))
         return
@@ -1001,7 +985,7 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 
     columns = doing, BarColumn(), MofNCompleteColumn(), what, TextColumn("{task.fields[left]}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task, rest = bar.add_task("", left=""), Remaining(time.monotonic())
+        task, rest = bar.add_task("", left=""), Remaining()
 
         def show(done: float, total: int) -> None:
             left = rest.words(time.monotonic(), done, total)
@@ -1011,56 +995,39 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 
 
 def _lines(doing: str, what: str) -> "Progress":
-    """Return a callback that prints the progress after ten seconds, then twice a minute."""
-    start = said = time.monotonic()
-    rest = Remaining(start)
+    """Return a callback that prints progress after ten seconds, then twice a minute."""
+    start = last = time.monotonic()
+    rest = Remaining()
 
     def show(done: float, total: int) -> None:
-        nonlocal said
+        nonlocal last
         now = time.monotonic()
-        rest.begin_anew(now, done)
-        if now - said < (SILENCE if said > start else FIRST) or done == total:
-            return
-        said, left = now, rest.words(now, done, total)
-        _note(f"{doing}: {done:.3g} of {total} {what}{left and f', {left}'}")
+        left = rest.words(now, done, total)
+        if now - last >= (SILENCE if last > start else FIRST) and done != total:
+            last = now
+            _note(f"{doing}: {done:.3g} of {total} {what}{left and f', {left}'}")
 
     return show
 
 
 class Remaining:
-    """Estimator of the remaining time, which follows the rate slowly."""
+    """Estimator of the remaining time from the mean rate since a part of the work began."""
 
-    def __init__(self, now: float) -> None:
-        self._began, self._before, self._done = now, 0.0, inf
-        self._end, self._at = None, now  # type: float | None, float
-
-    def begin_anew(self, now: float, done: float) -> None:
-        """Restart the estimate if less is done than before, because another part has begun."""
-        if done < self._done:
-            self._began, self._before, self._end = now, done, None
-        self._done = done
-
-    def seconds(self, now: float, done: float, total: float) -> float | None:
-        """Return the remaining seconds when `done` of the work is done; None if unknown."""
-        self.begin_anew(now, done)
-        if done - self._before < KNOWN * total or now <= self._began:
-            return None
-        spent = now - self._began
-        end = self._began + spent * (total - self._before) / (done - self._before)
-        share = 1.0 if self._end is None else -expm1((self._at - now) / (SETTLE * spent))
-        self._end = end if self._end is None else self._end + share * (end - self._end)
-        self._at = now
-        return max(self._end - now, 0.0)
+    def __init__(self) -> None:
+        self._began, self._before, self._done = 0.0, 0.0, inf
 
     def words(self, now: float, done: float, total: float) -> str:
         """Return the remaining time in words, and the current work; "" if unknown."""
         from paceline.simulator.studies.executors import UNDER_WAY
 
-        rest, name = self.seconds(now, done, total), UNDER_WAY.get()
-        left = "" if rest is None else f"about {rest / 60:.0f} min left"
-        if rest is not None and rest < 30:
-            left = "less than 1 min left"
-        return f"{left}, at {name}" if left and name else left
+        if done < self._done:  # at first, and when another part begins
+            self._began, self._before = now, done
+        self._done = done
+        if done - self._before < KNOWN * total:
+            return ""
+        rest = (now - self._began) * (total - done) / (done - self._before)
+        left = f"about {rest / 60:.0f} min left" if rest >= 30 else "less than 1 min left"
+        return f"{left}, at {name}" if (name := UNDER_WAY.get()) else left
 
 
 def main() -> None:
@@ -1082,13 +1049,17 @@ def _tame_environment() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line; return 0, or 2 for wrong input, 130 when interrupted, 1 otherwise."""
+    """Run a command line; return its status: 0, 2 (wrong input), 130 (Ctrl-C) or 1."""
     _tame_environment()
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # the terminal may not support "±"
+    first = next((word for word in arguments if not word.startswith("-")), "")
+    if first in RENAMED:
+        place = arguments.index(first)
+        arguments = [*arguments[:place], *RENAMED[first], *arguments[place + 1 :]]
     try:
         status = app(arguments, prog_name="paceline", standalone_mode=False)
         sys.stdout.flush()

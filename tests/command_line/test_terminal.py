@@ -6,10 +6,8 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer.main
 
@@ -205,23 +203,6 @@ def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
         "5 of 10 runs, about 17 min left", "0 of 10 runs", "0 of 10 runs",
         "2 of 10 runs, about 8 min left",
     ]  # fmt: skip
-
-
-def test_estimates_start_early_and_do_not_jump():
-    """Of a search whose configurations take 1 s to 9 s each, told every two seconds."""
-    took = [1 + 8 * (number * 7 % 10 == 3) for number in range(70)]
-    ends, rest = np.cumsum(took), paceline.command_line.Remaining(0.0)
-    rest.begin_anew(0.0, 0.0)
-    estimates = {
-        now: rest.seconds(float(now), float(np.searchsorted(ends, now, side="right")), 70)
-        for now in range(0, int(ends[-1]), 2)
-    }
-    assert estimates[2] is not None  # after the first percent
-    left = [seconds for seconds in estimates.values() if seconds is not None]
-    assert all(later < earlier + 12 for earlier, later in pairwise(left[5:]))
-    assert left[-1] < 10
-    late = [abs(seconds - (ends[-1] - now)) for now, seconds in estimates.items() if now > 40]
-    assert max(late) < 0.35 * ends[-1]
 
 
 def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monkeypatch):
