@@ -153,11 +153,3 @@ def test_what_cannot_be_asked_for(capsys):
     assert run(["validate"]) == 2
     assert "write a SCENARIO" in capsys.readouterr().err
     assert run(["validate", "--matrix", "--only", "burst"]) == 2
-
-
-def test_a_plan_says_how_long_it_takes():
-    chosen = conditions.chosen(["kernel", "exponential"])
-    assert [condition.name for condition in chosen] == ["exponential", "kernel"]
-    runs = sum(len(condition.scenario().algorithm) for condition in chosen) + 2 * 2
-    minutes = 1.5 * (runs * chosen[0].scenario().run.duration + 4 * 10) / 60
-    assert f"2 conditions, {runs} real runs: {minutes:.0f} min" in measuring._plan(chosen)

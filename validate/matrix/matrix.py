@@ -1,4 +1,4 @@
-"""Run the validation matrix: programs under conditions, predicted from two other runs.
+"""Run the validation matrix: conditions, predicted from two other runs.
 
 For every number of workers and kind of network, a profile is fitted to a short run of ssgd and one
 of local-sgd. All other programs and conditions are predicted, then measured.
@@ -24,13 +24,11 @@ from ..probe import probe
 from ..validation import validate
 from . import conditions, page
 from .cells import Cell, cells
-from .conditions import ALGORITHMS, CONDITIONS, Condition
+from .conditions import CONDITIONS, Condition
 from .page import Matrix
 
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages
-START = 10.0  # seconds to start the processes of a condition
-PREDICTED = 1.5  # factor on the time of real runs, including predictions
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
 Say = Callable[[str], None]
@@ -55,7 +53,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
     work = _Work(Path(out), find_device(device), progress, say or (lambda _: None))
     result = Matrix(machine.hardware(work.device), store.versions("torch"))
     chosen = conditions.chosen(only)
-    work.say(f"{_plan(chosen)} Runs in {out} are kept; leave the machine alone")
+    work.say(f"{len(chosen)} conditions; {out} keeps finished runs; leave the machine idle")
     for condition in chosen:
         try:
             result.cells += work.cells(condition)
@@ -64,16 +62,6 @@ def matrix(  # noqa: PLR0913 - the options of the command
             work.say(f"{condition.name}: left out: {error}")
         page.write(result, Path(report))
     return result
-
-
-def _plan(chosen: Sequence[Condition]) -> str:
-    """Return how many real runs there are, and how long they take at most, in words."""
-    groups = {condition.group for condition in chosen}
-    runs = sum(len(condition.scenario().algorithm) for condition in chosen)
-    runs += len(groups) * len(ALGORITHMS["calibrated"])
-    longest = Condition("", ()).scenario().run.duration or 0.0
-    minutes = PREDICTED * (runs * longest + (len(chosen) + len(groups)) * START) / 60
-    return f"{len(chosen)} conditions, {runs} real runs: {minutes:.0f} min with predictions."
 
 
 @dataclass
@@ -132,7 +120,7 @@ class _Work:
 
 
 def _counts(scenario: Scenario, folder: Path, seed: int, machine: dict[str, Any]) -> bool:
-    """Return whether a folder has all of these runs, from this machine and undisturbed."""
+    """Return whether a folder has these runs, from this machine and undisturbed."""
     try:
         run = read.read(folder / "measured")
     except InputError:

@@ -1,4 +1,4 @@
-"""Write the validation matrix as a page: its aims and results, and tables of all cells.
+"""Write the validation matrix as a page, with tables of all cells.
 
     python -m paceline.validate.matrix.page docs/evidence/validation/MACHINE.json
 
@@ -6,8 +6,6 @@ remakes all results of a matrix's measurements without measuring again: the page
 document, and the table of the model's error that `calibrate` puts into profiles.
 """
 
-import csv
-import io
 import json
 import re
 import sys
@@ -18,6 +16,7 @@ from typing import Any
 
 from rich.table import Table
 
+from paceline.simulator.inputs import csv_files
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results import prediction_interval, store
 
@@ -39,7 +38,7 @@ HEAD = (
 
 @dataclass
 class Matrix:
-    """The results so far. `failed`: reasons by condition without results; `date`: of measuring."""
+    """The results so far; `failed`: reasons, by condition without results."""
 
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -109,7 +108,7 @@ def write(matrix: Matrix, folder: Path) -> Path:
     rows = [cell | {"command": commands.get(cell["condition"], "")} for cell in matrix.cells]
     tables = document | {"cells": rows}
     files = {f"{name}.json": store.dump(document)}
-    files |= {f"{name}-{key}.csv": table_text(tables[key]).encode() for key in TABLES}
+    files |= {f"{name}-{key}.csv": table_text(tables[key]) for key in TABLES}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"shown": _shown, "share": _share}
     versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
@@ -121,15 +120,11 @@ def write(matrix: Matrix, folder: Path) -> Path:
     return folder / f"{name}.md"
 
 
-def table_text(rows: Sequence[Row]) -> str:
+def table_text(rows: Sequence[Row]) -> bytes:
     """Return nested rows as CSV, with one column per path."""
     lines = [dict(_leaves(row)) for row in rows]
-    file = io.StringIO()
-    columns = dict.fromkeys(column for line in lines for column in line)
-    writer = csv.DictWriter(file, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return file.getvalue()
+    columns = [*dict.fromkeys(column for line in lines for column in line)]
+    return csv_files.table(columns, ([line.get(name, "") for name in columns] for line in lines))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -140,7 +135,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, "; ".join(text for part in value for _, text in _leaves(part))
     else:
         text = "" if value is None else str(value)
-        yield path, f"{value:.4g}" if isinstance(value, float) else text
+        yield path, csv_files.Digits(f"{value:.4g}") if isinstance(value, float) else text
 
 
 def model_error(matrix: Matrix, source: str) -> Profile:
