@@ -50,7 +50,7 @@ Rows = Iterable[Sequence[str]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 1 if something is out of date, or a page lacks its program."""
+    """Run the command; return 1 if something is out of date."""
     parser = argparse.ArgumentParser(description="Bring docs/programs/ up to date.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="programs; default: all")
     parser.add_argument("--check", action="store_true", help="change nothing, simulate nothing")
@@ -126,7 +126,7 @@ def figures(page: str, name: str) -> dict[str, str]:
 
 
 def simulated(name: str, page: str) -> str:
-    """Simulate a page's scenario, copy the figures that it shows; return its table of results."""
+    """Simulate a page's scenario, copy its figures; return its table of results."""
     say(f"{name} ...")
     directory = DOCS.parent / "runs" / name
     result = paceline.simulate(f"programs/{name}", out=directory)

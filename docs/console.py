@@ -19,8 +19,9 @@ BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOT
 
 
 def outputs(page: str, folder: Path) -> Iterator[str]:
-    """Write a page's files into a folder; run its commands there, in order, and yield the output
-    of each (stdout and stderr). Raises RuntimeError if a command fails.
+    """Run a page's commands in a folder with its files; yield each output.
+
+    Raises RuntimeError if a command fails.
     """
     for name, text in FILE.findall(page):
         (folder / name).write_text(text, "utf-8")

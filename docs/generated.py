@@ -166,7 +166,7 @@ def _bounds(about: Schema) -> str:
 
 
 def _references(about: Any) -> Iterator[str]:
-    """Yield the names of the tables that are values of a key, without tables inside them."""
+    """Yield the names of a key's tables, without tables inside them."""
     if isinstance(about, dict):
         if isinstance(about.get("$ref"), str):
             yield about["$ref"].removeprefix("#/$defs/")

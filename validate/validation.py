@@ -1,4 +1,4 @@
-"""`paceline validate`: predict a scenario, measure it by training for real, and compare."""
+"""Predict a scenario, train for real, and compare: `paceline validate`."""
 
 import hashlib
 import os
@@ -109,7 +109,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     device = find_device(device)
     numbers = seed_range(scenario, scenario.validation.seeds if seeds is None else seeds, seed)
     demand_algorithms(scenario)
-    if joins and not launch.is_first():
+    if joins and os.environ["RANK"] != "0":  # rank 0 gathers and shows the results
         with tempfile.TemporaryDirectory() as folder:
             launch.join(_job(scenario, numbers, device, Path(folder)))
     options = settings("validate", scenario, seeds=list(numbers), device=device)
@@ -166,7 +166,7 @@ class ValidationDirectory(ComparisonDirectory):
 
 
 def _predict(scenario: Scenario, numbers: range, whole: store.Directory) -> Result:
-    """Simulate with the seeds of the real runs; with a profile, add the nominal step time."""
+    """Simulate with the real runs' seeds; with a profile, add the nominal step time."""
     run = partial(simulate, seeds=len(numbers), seed=numbers.start, paired=True)
     with store.Directory(whole.path / "predicted", whole.settings, overwrite=True) as directory:
         result = run(scenario, kept=directory)

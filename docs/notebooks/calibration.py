@@ -25,7 +25,7 @@ rng = np.random.default_rng(0)
 
 
 def write(file, tau, mbit, steps=400):
-    """Write the log of local-sgd on two workers, with a mean of 4 MB after every `tau` steps."""
+    """Write the log of local-sgd on two workers, with a mean every `tau` steps."""
     seconds = 0.08 + rng.exponential(0.02, steps)
     mean = 4e6 * 8 / (mbit * 1e6) + 0.002
     seconds[tau - 1 :: tau] += mean

@@ -1,4 +1,4 @@
-"""The interpreter `attached`, which runs a program on the gradients of the user's loop.
+"""Run a program on the gradients of the user's loop: the interpreter `attached`.
 
 A program is suspended only where it awaits a gradient. The model then has the parameters for that
 gradient, and the loop's next `Session.step` resumes the program. All other effects block, as in
@@ -40,9 +40,10 @@ GRADIENT = Gradient()
 
 
 class Period:
-    """A communication period that may change during use; `now`: the new one in steps, if set.
+    """A communication period that may change during use.
 
-    A local phase under way ends at its first step that completes the new period.
+    `now`: the new period in steps, if set. A local phase under way ends at its first step that
+    completes the new period.
     """
 
     def __init__(self, planned: Any) -> None:
@@ -55,7 +56,7 @@ class Period:
 
 
 class UserLoop(NamedTuple):
-    """The parts of the user's loop that a node needs: parameters, optimizer, rate, period.
+    """The parts of the user's loop: parameters, optimizer, rate and period.
 
     `local`: the user's optimizer as the program's transform; None if the program makes the step
     itself, with `decay` as weight decay.

@@ -1,4 +1,4 @@
-"""Store a program's state as plain containers, numbers and tensors for `torch.load`."""
+"""Store a program's state as containers, numbers and tensors for `torch.load`."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -22,10 +22,11 @@ CONTAINERS: dict[str, Any] = {
 
 
 class Freezer(NamedTuple):
-    """A converter of a program's values to plain ones and back; KEPT names objects' fields.
+    """A converter of a program's values to plain ones and back.
 
-    `live`: the vector behind the parameters, which is saved once; `generators`: the program's
-    generators in order; `land`: completes a collective under way.
+    An object's `KEPT` names its saved fields. `live`: the vector behind the parameters, which is
+    saved once; `generators`: the program's generators in order; `land`: completes a collective
+    under way.
     """
 
     live: Tensor

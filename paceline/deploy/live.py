@@ -90,7 +90,7 @@ class LiveParameters(Flat):
         self._registered = True
 
     def check(self, may_freeze: bool) -> None:
-        """Raise InputError that names a trained parameter which the session does not average."""
+        """Raise InputError for a trained parameter that the session does not average."""
         base = self.at.data_ptr()
         for one, offset, shape in self._places:
             if one.data_ptr() != base + offset or one.shape != shape:

@@ -1,4 +1,4 @@
-"""Use the user's optimizer and its learning rate in place of a program's local transform."""
+"""Let the user's optimizer and learning rate replace a program's local steps."""
 
 import inspect
 from bisect import bisect_right
@@ -21,9 +21,10 @@ Step = Callable[[], object]
 
 
 class Shift(Tensor):
-    """The vector `base - end`, computed only if needed; `base` minus it is exactly `end`.
+    """The vector `base - end`, computed only if needed.
 
-    It is an (empty) tensor, so that Python calls its method first in a subtraction.
+    `base` minus it is exactly `end`. It is an (empty) tensor, so that Python calls its method first
+    in a subtraction.
     """
 
     KEPT = "base", "end"  # name in a checkpoint
@@ -31,7 +32,7 @@ class Shift(Tensor):
     end: Tensor
 
     def __new__(cls, base: Tensor, end: Tensor) -> Self:
-        """Make an empty tensor in the way of torch's parameters, independent of the loop's mode."""
+        """Make an empty tensor like torch's parameters, whatever the loop's mode."""
         made = Tensor._make_subclass(cls, EMPTY)
         made.base, made.end = base, end
         return made
@@ -72,10 +73,10 @@ class Moved(Shift):
 
 
 class Reached(Tensor):
-    """The parameters at the end of a local phase; another vector minus them is a `Shift`.
+    """The parameters at the end of a local phase.
 
-    So a mean of displacements from one anchor becomes a mean of parameters, which rounds like
-    torch's PeriodicModelAverager.
+    Another vector minus them is a `Shift`. So a mean of displacements from one anchor becomes a
+    mean of parameters, which rounds like torch's PeriodicModelAverager.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -85,7 +86,7 @@ class Reached(Tensor):
 
 
 class UserRate:
-    """The learning rate of a step: the user's optimizer has it when a program first asks.
+    """The learning rate of a step, read from the user's optimizer at its first use.
 
     It is the rate of the first parameter group; earlier steps keep their rates.
     """
@@ -107,7 +108,7 @@ class UserRate:
 
 
 class UserSteps:
-    """The user's optimizer as a transform (`pieces.transform`), which keeps its own state.
+    """The user's optimizer, with its own state, as a transform (`pieces.transform`).
 
     `init` after the first step clears the momentum of SGD, for programs whose rounds begin without
     it; adaptive optimizers keep their estimates of gradient sizes. `step`: the optimizer's step;
@@ -138,7 +139,7 @@ class UserSteps:
         return float(scalers[0].get_scale()) if scalers else 1.0
 
     def _scalers(self) -> Iterator[tuple[Any, bool]]:
-        """Yield every optimizer's gradient scaler, and whether it has unscaled the gradients."""
+        """Yield every optimizer's scaler, and whether it has unscaled the gradients."""
         for optimizer in parts(self._optimizer):
             scaler = scaler_of(optimizer) if self.scaler is None else self.scaler
             if scaler is not None:

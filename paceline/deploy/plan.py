@@ -26,10 +26,11 @@ WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps
 
 @dataclass(frozen=True)
 class Plan:
-    """A program to deploy; `parameters`: the typed result of `Program.parse` for `table`.
+    """A program to deploy.
 
-    `local`: the parameter with the transform of local steps, which any user's optimizer replaces;
-    None if the program computes with gradients, as if steps were SGD's.
+    `parameters`: the typed result of `Program.parse` for `table`. `local`: the parameter with the
+    transform of local steps, which any user's optimizer replaces; None if the program computes with
+    gradients, as if steps were SGD's.
     """
 
     program: Program
@@ -91,7 +92,7 @@ class Plan:
 
 
 def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
-    """Read a plan from a name with `parameters`, an [[algorithm]] table or a run folder.
+    """Read a plan: a name with `parameters`, an [[algorithm]] table or a run folder.
 
     In a run folder the parameter `label` chooses another algorithm than the pick. `entries`: the
     length of the trained vector. Raises InputError with the reason if the program cannot be

@@ -56,7 +56,7 @@ def place() -> tuple[Any, int, int]:
 
 
 def _end_default() -> None:
-    """End the group that `place` began, whose threads may abort an interpreter that ends first."""
+    """End the group that `place` began, before the interpreter ends."""
     if dist.is_initialized() and dist.get_backend() == "gloo":
         dist.destroy_process_group()
 

@@ -128,7 +128,7 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A fitted law with its log-likelihood, BIC and Kolmogorov-Smirnov distance `ks`.
+    """A fitted law with its BIC and Kolmogorov-Smirnov distance `ks`.
 
     `p`: share of parametric bootstrap samples that are at least as far from the law fitted to them
     (at least `REJECTED`; Stute et al. 1993). `slowest`: the expected slowest worker's time under
@@ -136,7 +136,6 @@ class FittedLaw:
     """
 
     law: Distribution
-    log_likelihood: float
     bic: float
     ks: float
     p: float
@@ -171,7 +170,7 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
             p = (1 + further) / (1 + BOOTSTRAP)
         with np.errstate(over="ignore"):
             slowest = expected_max([(law,)] * workers) / slowest_of(times, workers)
-        fits.append(FittedLaw(law, log_likelihood, bic, ks, p, slowest))
+        fits.append(FittedLaw(law, bic, ks, p, slowest))
     return sorted(fits, key=lambda fit: fit.bic)
 
 

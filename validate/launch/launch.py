@@ -63,11 +63,6 @@ def exposure_warnings() -> list[str]:
     ]
 
 
-def is_first() -> bool:
-    """Return whether this rank gathers and shows the results."""
-    return os.environ["RANK"] == "0"
-
-
 def run(job: Job, progress: Progress | None = None) -> None:
     """Run a job with a process for each node; return when all have finished.
 

@@ -187,7 +187,7 @@ class Emitted:
         return {**version, "algorithm": self.label, "files": dict(self.files), "notes": self.notes}
 
     def save(self, folder: Path, overwrite: bool) -> None:
-        """Write the files. Raises TakenError if files have other contents, unless `overwrite`."""
+        """Write the files; replace other contents only with `overwrite`."""
         with store.writing(folder, "choose another --out"):
             for test in (True, False):  # test all before the first is written
                 for name, text in self.files.items():
@@ -197,7 +197,7 @@ class Emitted:
 
 
 def emit(target: str, pick: Pick) -> Emitted:
-    """Return the files that run a pick. Raises InputError if it would train differently."""
+    """Return the files that run a pick; refuse one that would train differently."""
     if target not in TARGETS:
         raise InputError(f"emit {target}: unknown; {nearest(target, TARGETS, 'write one of')}")
     framework, label = TARGETS[target], pick.algorithm.label

@@ -121,7 +121,7 @@ def loss_interval(
 
 
 def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
-    """Return the settings to try: the current ones, then near ones, in which one number differs."""
+    """Return the current settings, then near ones in which one number differs."""
     values = numbers(settings)
     by_distance: dict[float, list[Settings]] = {0.0: [settings]}
     for place, value in enumerate(values):

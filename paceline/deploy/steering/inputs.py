@@ -1,4 +1,4 @@
-"""Estimate the inputs of a run's step time from telemetry: workers' steps, averages."""
+"""Estimate workers' step times and the time of averages from telemetry."""
 
 from math import exp, hypot, log
 
@@ -82,7 +82,7 @@ class Level:
 
 
 class Inputs:
-    """Seconds per step of each worker and per average: predicted, and recently observed."""
+    """Predicted and recent seconds per step of each worker, and per average."""
 
     def __init__(self, scenario: Scenario) -> None:
         laws = scenario.team.expected_laws

@@ -1,4 +1,4 @@
-"""Predict the rest of a run under every setting from its simulated loss and step time."""
+"""Predict the rest of a run under every setting, by simulated losses."""
 
 import math
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
 
 
 class Outlook:
-    """The predicted rest of a run under every one of `candidates`; the first is the pick's.
+    """The predicted rest of a run under every candidate; the first is the pick's.
 
     It simulates their `curves` over `steps` at once. `loss`: the run's current loss.
     """
@@ -103,7 +103,7 @@ class Outlook:
     def to_go(
         self, index: int, record: Telemetry, current: int, inputs: Inputs, **scale: float
     ) -> float:
-        """Return a candidate's seconds to the target; without one, the loss at the end of the run.
+        """Return a candidate's seconds to the target, or else its final loss.
 
         If only steps end the run, the target is the pick's loss at the end. `current`: the
         candidate behind `record`; `scale`: see `Inputs.step_time`.

@@ -1,4 +1,4 @@
-"""Control a deployed run: a model chooses settings, and a watch checks predictions."""
+"""Control a deployed run: choose settings by a model, and watch the prediction."""
 
 import math
 from collections import deque
@@ -24,7 +24,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class Decision:
-    """A change of settings after local step `step`, at `clock` seconds, with its reasons.
+    """A change of settings after a local `step`, at `clock` seconds.
 
     `gain`: the expected saving, as a share of the seconds to the target (without one, of the final
     loss); `interval`: 90 %.
@@ -40,7 +40,7 @@ class Decision:
 
 
 class Model:
-    """A policy that fits times again, and chooses the setting with the shortest rest of the run.
+    """A policy that chooses the setting with the shortest rest of the run.
 
     It decides once all inputs are known, and again when an input differs from that at the last
     decision. A change must surely be worth `GAIN`. If nothing changes, no decision follows the
@@ -130,10 +130,10 @@ class Prediction(NamedTuple):
 
 
 class Watch:
-    """A watch that reports once when a run's step time or loss leaves its prediction, and why.
+    """A watch that reports once when step time or loss leave the prediction.
 
-    It names the best settings, too. The pick's current step time follows from `inputs`, which the
-    policy updates.
+    It names the causes, and the best settings. The pick's current step time follows from `inputs`,
+    which the policy updates.
     """
 
     def __init__(self, prediction: Prediction, inputs: Inputs) -> None:

@@ -1,4 +1,4 @@
-"""The record of a round that all ranks agree on, and the settings that a controller changes."""
+"""Define a round's record, and the settings that a controller may change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def codec_kind(settings: Settings) -> Settings:
 
 
 def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
-    """Return the numbers that may change, in order; given `new` ones, the settings with these."""
+    """Return the numbers that may change, or the settings with `new` numbers."""
     codec = settings.get("codec")
     keys = [key for key in sorted(settings) if key != "codec"]
     level = codec and LEVELS[codec["kind"]]
