@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -40,11 +41,10 @@ app = typer.Typer(
 FIGURES = "png,svg"
 FILES = "Figures and data: "
 RENAMED = {"doctor": ("probe", "--check"), "schema": ("list", "schema")}  # old commands
-LISTED = "algorithms|distributions|objectives|scenarios|hardware|schema"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
-RESULTS = "Directory for the results."
+OPTIONS = tomllib.loads((Path(__file__).parent / "options.toml").read_text("utf-8"))
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between lines
 REASONS = 5  # most lines of reasons below a table
 EXTRAPOLATED, RESTS = "extrapolated", "basis of losses"
@@ -72,99 +72,76 @@ def _whole(text: str) -> int:
     raise typer.BadParameter(f"{text!r} is not a whole number")
 
 
-def _option(metavar: str | None, about: str, *names: str, default: Any = None, **how: Any) -> Any:
-    return typer.Option(default, *names, metavar=metavar, help=about, **how)
-
-
-def _count(about: str, default: str | None = None) -> Any:
-    """Return an option for a whole number."""
-    return _option("INTEGER", about, default=default, parser=_whole)
-
-
-def _out(metavar: str, about: str, *names: str) -> Any:
-    """Return the option --out, -o, or one with other `names`."""
-    return _option(metavar, about, *names or ("-o", "--out"), callback=_possible)
-
-
-def _flag(name: str, about: str, *short: str) -> Any:
-    return _option(None, about, *short, name, default=False)
-
-
-SCENARIO: Any = typer.Argument(
-    metavar="SCENARIO",
-    help="A scenario file (TOML), or the name of a shipped one.",
-)
-DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
-PROFILE_OUT = _out(
-    "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name."
-)
-OVERRIDES = _option(
-    "TABLE.KEY=VALUE",
-    "Override a key; may be repeated. Name one of several tables by its index, name or label: "
-    "algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
-    "--set",
-)
-ALLOW_PATHS = _flag("--allow-paths", "Allow the scenario to name files outside its folder.")
-SEEDS = _count("Number of seeds; default: run.seeds.")
-JOBS = _count("Number of processes; default: one per core, or a single one for short simulations.")
-OVERWRITE = _flag("--overwrite", "Replace what --out holds.")
-FIGURE = _option("png,svg,pdf", "Formats of the figures.", "--figure", default=FIGURES)
-AS_JSON = _flag("--json", "Print one JSON document on stdout, and nothing else.")
-STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a study's command
-    "overrides": (list[str] | None, OVERRIDES),
-    "allow_paths": (bool, ALLOW_PATHS),
-    "seeds": (int | None, SEEDS),
-    "seed": (int, _count("The first seed.", default="0")),
-    "engine": (str, _option("auto|batched|virtual", "The engine.", default="auto")),
-    "jobs": (int | None, JOBS),
-    "dask": (str | None, _option("ADDRESS", "Address of a Dask scheduler.")),
-    "force": (
-        bool,
-        _flag("--force", "Run even if the estimated time or memory exceeds the safety limit."),
-    ),
-    "out": (Path | None, _out("DIR", RESULTS)),
-    "overwrite": (bool, OVERWRITE),
-    "figure": (str, FIGURE),
-}
 Answer = tuple[Callable[[], Any], Callable[[], Iterable[Any]], Iterable[str]]
 """The document of --json, the parts to print without it, and notes."""
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 _explain: ContextVar[bool] = ContextVar("explain", default=False)
-QUIET = _flag("--quiet", "Print results, errors and extrapolations, but no progress.", "-q")
-EXPLAIN = _flag("--explain", "Print all reasons and notes, and where the time goes.")
 
 
-def _command(name: str, *but: str, study: bool = False, **changed: Any) -> Callable[[Any], Any]:
+def _shared(
+    *,
+    overrides: list[str] | None = None,
+    allow_paths: bool = False,
+    seeds: int | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    jobs: int | None = None,
+    dask: str | None = None,
+    force: bool = False,
+    out: Path | None = None,
+    overwrite: bool = False,
+    figure: str = FIGURES,
+    as_json: bool = False,
+    quiet: bool = False,
+    explain: bool = False,
+) -> None:
+    """Declare the options that several commands have."""
+
+
+SHARED = inspect.signature(_shared).parameters
+
+
+def _with_option(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter of a command as the option that options.toml describes."""
+    name = parameter.name
+    row = OPTIONS["shared"].get(name, {}) | OPTIONS.get(command, {}).get(name, {})
+    default = row.pop("default", parameter.default)
+    names = row.pop("names", [f"--{name.replace('_', '-')}"] * (parameter.annotation is bool))
+    if row.pop("count", False):  # parsed from text, also its default
+        row |= {"metavar": "INTEGER", "parser": _whole}
+        default = None if default is None else str(default)
+    if row.pop("possible", False):
+        row["callback"] = _possible
+    make: Any = typer.Argument if row.pop("argument", False) else typer.Option
+    option = make(... if default is parameter.empty else default, *names, **row)
+    return parameter.replace(kind=parameter.KEYWORD_ONLY, default=option)
+
+
+def _command(name: str, *but: str, study: bool = False) -> Callable[[Any], Any]:
     """Register a command, which also has the option --quiet.
 
-    A `study` has the options of `STUDY`, except `but`, as keywords; `changed`: options that replace
-    some of them. A command that returns an `Answer` also has --json.
+    A `study` has the options of `_shared`, except `but`, as keywords. A command that returns an
+    `Answer` also has --json.
     """
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
-        signature, kind = inspect.signature(run), inspect.Parameter.KEYWORD_ONLY
-        answers = signature.return_annotation is not None
+        signature = inspect.signature(run)
+        options = dict(signature.parameters)
+        options.pop("given", None)
+        own_json = "as_json" in options
 
         @wraps(run)
         def command(*, quiet: bool, explain: bool = False, **given: Any) -> None:
             _quiet.set(quiet or _quiet.get())
             _explain.set(explain)
-            as_json = given["as_json"] if "as_json" in own else given.pop("as_json", False)
+            as_json = given["as_json"] if own_json else given.pop("as_json", False)
             if answer := run(**given):
                 _answer(as_json, *answer)
 
-        own = {key: one.replace(kind=kind) for key, one in signature.parameters.items()}
-        own.pop("given", None)
-        options = {key: option for key, option in STUDY.items() if study and key not in but}
-        options |= {"as_json": (bool, AS_JSON)} if answers and "as_json" not in own else {}
-        options |= {"quiet": (bool, QUIET)} | (
-            {"explain": (bool, EXPLAIN)} if study or "explain" in changed else {}
-        )
-        shared = [
-            inspect.Parameter(key, kind, default=changed.get(key, option), annotation=annotation)
-            for key, (annotation, option) in options.items()
-        ]
-        parameters = [*own.values(), *shared]
+        extra = {*SHARED} if study else {"quiet", "explain"} & {"quiet", *OPTIONS.get(name, {})}
+        extra |= {"as_json"} if signature.return_annotation is not None else set()
+        options |= {key: SHARED[key] for key in SHARED if key in extra - {*options, *but}}
+        parameters = [_with_option(name, option) for option in options.values()]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         app.command(name)(command)
         return run
@@ -213,7 +190,7 @@ def _paceline(
 
 
 @_command("simulate", study=True)
-def _simulate(scenario: str = SCENARIO, **given: Any) -> Answer:
+def _simulate(scenario: str, **given: Any) -> Answer:
     """Simulate every algorithm of a scenario: error against time.
 
     Also recommends an algorithm, and states how certain that is. Results go to --out (default:
@@ -248,14 +225,7 @@ def _simulate(scenario: str = SCENARIO, **given: Any) -> Answer:
 
 @_command("sweep", study=True)
 def _sweep(
-    scenario: str = SCENARIO,
-    vary: list[str] | None = _option(
-        "TABLE.KEY=V1,V2,...",
-        "Vary a key, named as for --set, over these values; repeat for a grid.",
-        "--vary",
-    ),
-    pair: bool = _flag("--zip", "Pair the values instead of making a grid."),
-    **given: Any,
+    scenario: str, vary: list[str] | None = None, pair: bool = False, **given: Any
 ) -> Answer:
     """Simulate a scenario at many values of its keys, into one table.
 
@@ -279,22 +249,7 @@ def _sweep(
 
 @_command("solve", "figure", study=True)
 def _solve(
-    scenario: str = SCENARIO,
-    vary: str = _option(
-        "TABLE.KEY", "The key to solve for, named as for --set.", "--vary", default=...
-    ),
-    condition: str = _option(
-        "'NUMBER >= VALUE'",
-        "The condition (>= or <=): a number of simulate --json, such as utilisation, "
-        "seconds_per_step or breakdown.wait, and a value with its unit.",
-        "--for",
-        default=...,
-    ),
-    between: str | None = _option(
-        "LOW,HIGH",
-        "The range to search; default: a thousandth to a thousand times the scenario's value.",
-    ),
-    **given: Any,
+    scenario: str, vary: str, condition: str, between: str | None = None, **given: Any
 ) -> Answer:
     """Find the value of a key from which a condition holds.
 
@@ -310,17 +265,8 @@ def _solve(
     return result.json, lambda: [*result.sentences, *lines], loaded.notes
 
 
-@_command("fit", "figure", study=True, out=_out("DIR", RESULTS, "--out"))
-def _fit(
-    scenario: str = SCENARIO,
-    targets: Path = typer.Argument(
-        metavar="TARGETS.toml", help="The keys that may vary, and the numbers to match."
-    ),
-    fitted: Path | None = _out(
-        "FITTED.toml", "Write the scenario here, with the values found.", "-o", "--fitted"
-    ),
-    **given: Any,
-) -> Answer:
+@_command("fit", "figure", study=True)
+def _fit(scenario: str, targets: Path, fitted: Path | None = None, **given: Any) -> Answer:
     """Fit keys of a scenario to known numbers.
 
     Prints the values with intervals, the keys that the targets do not determine, the residuals, and
@@ -349,14 +295,8 @@ def _fit(
     return result.json, lambda: [*terminal.fit(result), *result.sentences, *lines], ()
 
 
-@_command(
-    "theory",
-    *("seeds", "engine", "jobs", "dask", "force", "figure"),
-    study=True,
-    seed=typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
-    out=_out("DIR", "Write theory.json and its figure here, including a run in this directory."),
-)
-def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
+@_command("theory", "seeds", "engine", "jobs", "dask", "force", "figure", study=True)
+def _theory(scenario: str, as_json: bool = False, **given: Any) -> None:
     """Compute time per step, best periods and crossovers in closed form."""
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
@@ -384,17 +324,7 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
 
 
 @_command("tune", "engine", study=True)
-def _tune(
-    scenario: str = SCENARIO,
-    objective: str | None = _option(
-        "time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
-        "|seconds-per-step|seconds-per-gradient|goodput",
-        "Quantity to minimise; default: the time to run.target_loss; without a target, the "
-        "loss; without a loss, seconds per step, or per useful gradient of sampled clients.",
-    ),
-    trials: int = _count("Largest number of configurations to try.", default="256"),
-    **given: Any,
-) -> Answer:
+def _tune(scenario: str, objective: str | None = None, trials: int = 256, **given: Any) -> Answer:
     """Search for the best algorithm and parameters.
 
     Tries the choices in [tune]; prints ties with the best, and the cost of each choice if an input
@@ -414,28 +344,13 @@ def _tune(
     return result.json, lambda: parts, result.notes
 
 
-@_command(
-    "validate",
-    *("engine", "jobs", "dask", "force"),
-    study=True,
-    seeds=_option(None, "Number of seeds; default: validation.seeds."),
-)
+@_command("validate", "engine", "jobs", "dask", "force", study=True)
 def _validate(
-    scenario: str | None = typer.Argument(
-        None,
-        metavar="SCENARIO",
-        show_default=False,
-        help="A scenario file (TOML), or the name of a shipped one; omit it with --matrix.",
-    ),
-    matrix: bool = _flag("--matrix", "Check predictions of many algorithms under many conditions."),
-    only: str | None = _option("NAME,...", "Run only these conditions of the matrix."),
-    report: Path = _option(
-        "DIR",
-        "Directory for the matrix's page.",
-        default=Path("docs/evidence/validation"),
-        callback=_possible,
-    ),
-    device: str = DEVICE,
+    scenario: str | None = None,
+    matrix: bool = False,
+    only: str | None = None,
+    report: Path = Path("docs/evidence/validation"),
+    device: str = "auto",
     **given: Any,
 ) -> Answer:
     """Train for real, and compare with the prediction.
@@ -492,24 +407,13 @@ def _torch(module: str) -> Any:
 
 @_command("reproduce")
 def _reproduce(
-    paper: str | None = typer.Argument(
-        None,
-        metavar="PAPER",
-        show_default=False,
-        help="adacomm, dts, hpsgd or hybrid; default: all.",
-    ),
-    full: bool = _flag("--full", "Run all seeds of the scenarios, not only the first few."),
-    timing: bool = _flag("--timing", "Check only claims about time: seconds, not minutes."),
-    overrides: list[str] | None = _option(
-        "TABLE.KEY=VALUE",
-        "Override a key of the scenarios that train, such as their data.",
-        "--set",
-    ),
-    jobs: int | None = JOBS,
-    report: Path | None = _option("DIR", "Directory for the page; default: that of --out."),
-    out: Path = _option(
-        "DIR", "Directory for finished runs.", "-o", "--out", default=Path("runs/reproduce")
-    ),
+    paper: str | None = None,
+    full: bool = False,
+    timing: bool = False,
+    overrides: list[str] | None = None,
+    jobs: int | None = None,
+    report: Path | None = None,
+    out: Path = Path("runs/reproduce"),
 ) -> Answer:
     """Check the claims of four papers.
 
@@ -540,14 +444,12 @@ def _reproduce(
 
 @_command("explore")
 def _explore(
-    scenario: str = SCENARIO,
-    overrides: list[str] | None = OVERRIDES,
-    allow_paths: bool = ALLOW_PATHS,
-    host: str = typer.Option(
-        "127.0.0.1", help="Address to bind; the default is reachable from this machine only."
-    ),
-    port: int = typer.Option(0, help="Port; 0: any free one."),
-    no_open: bool = _flag("--no-open", "Do not open a browser."),
+    scenario: str,
+    overrides: list[str] | None = None,
+    allow_paths: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    no_open: bool = False,
 ) -> None:
     """Explore a scenario with sliders, on a page that updates itself.
 
@@ -576,22 +478,16 @@ def _explore(
 
 @_command("probe")
 def _probe(
-    model: str = typer.Option("mlp", help="Model to train."),
-    data: str = typer.Option("digits", help="Data set to train on."),
-    batch: int = typer.Option(16, min=1, help="Samples per gradient."),
-    workers: str = _option("N1,N2,...", "Numbers of workers to measure.", default="2,4,8"),
-    device: str = DEVICE,
-    network: str = _option(
-        "emulated|real",
-        "Measure costs beyond an emulated delay, or the whole time of this network.",
-        default="emulated",
-    ),
-    check: bool = _flag("--check", "Instead, report what `validate` can use on this machine."),
-    smoke: bool = typer.Option(
-        True, "--smoke/--no-smoke", help="With --check: also train for a few seconds as a test."
-    ),
-    out: Path | None = PROFILE_OUT,
-    overwrite: bool = OVERWRITE,
+    model: str = "mlp",
+    data: str = "digits",
+    batch: int = 16,
+    workers: str = "2,4,8",
+    device: str = "auto",
+    network: str = "emulated",
+    check: bool = False,
+    smoke: bool = True,
+    out: Path | None = None,
+    overwrite: bool = False,
 ) -> Answer:
     """Measure this machine for a minute, and write a profile.
 
@@ -647,19 +543,13 @@ def _check(device: str, smoke: bool, out: Path | None, overwrite: bool) -> Answe
     return diagnosis.json, lambda: [*module.tables(diagnosis), *lines], ()
 
 
-@_command("calibrate", explain=_flag("--explain", "Print which inputs are read, and missing."))
+@_command("calibrate")
 def _calibrate(
-    runs: list[Path] = typer.Argument(
-        metavar="RUN_DIR...",
-        help="Measured runs, a job's telemetry, or a profiler's traces; one file that lists jobs, "
-        "with their logs and what is known of each; computing times; or a test of a link.",
-    ),
-    allow_paths: bool = ALLOW_PATHS,
-    profile: Path | None = PROFILE_OUT,
-    overwrite: bool = OVERWRITE,
-    base: Path | None = _option(
-        "PROFILE.toml", "A profile that supplies numbers missing from the runs."
-    ),
+    runs: list[Path],
+    allow_paths: bool = False,
+    out: Path | None = None,
+    overwrite: bool = False,
+    base: Path | None = None,
 ) -> Answer:
     """Fit a profile to measured runs.
 
@@ -667,7 +557,7 @@ def _calibrate(
     extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
     one of local-sgd are enough.
     """
-    where = profile or Path(PROFILE_FILE)
+    where = out or Path(PROFILE_FILE)
     module = _torch("paceline.validate.logs.calibrate")
     if _explain.get():
         lines = [line for path in runs for line in module.explain(path, allow_paths=allow_paths)]
@@ -675,53 +565,35 @@ def _calibrate(
     _torch("paceline.validate.calibration.profile").require_writable(where)
     with _progress("calibrating", "steps, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
-    where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
-    _note_name(where, PROFILE_FILE, profile)
+    where = result.profile.write(where, given=out is not None, overwrite=overwrite)
+    _note_name(where, PROFILE_FILE, out)
     tables, line = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
     return result.json, lambda: [*tables(result), result.sentence, line], result.notes
 
 
 @_command("fit-loss")
 def _fit_loss(
-    baseline: Path = typer.Argument(
-        metavar="BASELINE",
-        help="A run without local steps: a run directory of validate, a job's telemetry, or a "
-        "log of losses by steps or tokens (CSV, W&B, TensorBoard, JSON lines).",
-    ),
-    local: list[Path] = typer.Argument([], metavar="LOCAL_RUN", help="Runs with local steps."),
-    tokens: float | None = typer.Option(None, min=1, max=1e18, help="Tokens of one worker's step."),
-    workers: list[int] = typer.Option(
-        [], min=1, help="Workers of a log's run; may be repeated, once for each run."
-    ),
-    tau: list[int] = typer.Option(
-        [], "--tau", "--H", min=1, help="Period of a local run's log; may be repeated. 1: none."
-    ),
-    algorithm: list[str] = typer.Option(
-        ["diloco"], help="Program of a local run's log; may be repeated."
-    ),
-    parameters: float | None = typer.Option(None, min=1, help="Parameters of the model."),
-    noise_scale: list[float] = typer.Option(
-        [], min=1, help="Critical batch (tokens); twice: least and largest."
-    ),
-    warmup: float | None = typer.Option(
-        None, min=0, help="Steps of the runs' warm-up; left out: as the log shows."
-    ),
-    lr: float | None = typer.Option(None, min=0, help="SGD's rate, if programs keep their own."),
-    column: list[str] = _option(
-        "[RUN:]QUANTITY=NAME", "Column of tokens, step, loss or run; RUN: its number.", default=[]
-    ),
-    base: Path | None = _option("PROFILE.toml", "A profile to which the objective is added."),
-    out: Path = _option(
-        "LOSS.toml", "The file to write.", "-o", "--out", default=Path("loss.toml")
-    ),
-    overwrite: bool = OVERWRITE,
+    *,
+    baseline: Path,
+    local: list[Path],
+    tokens: float | None = None,
+    workers: list[int],
+    tau: list[int],
+    algorithm: list[str],
+    parameters: float | None = None,
+    noise_scale: list[float],
+    warmup: float | None = None,
+    lr: float | None = None,
+    column: list[str],
+    base: Path | None = None,
+    out: Path = Path("loss.toml"),
+    overwrite: bool = False,
 ) -> Answer:
     """Fit an [objective] to the losses of short runs, and draw it beside LOSS.toml.
 
     Use the file in a scenario with extends = "LOSS.toml". Any training loop will do: the options
     state what its log does not.
     """
-    demand_possible(out)
     _torch("paceline.validate.calibration.profile").require_writable(out)
     module = _torch("paceline.validate.logs.loss")
     given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, column
@@ -740,20 +612,16 @@ def _note_name(path: Path, usual: str, given: Path | None) -> None:
 
 @_command("compare")
 def _compare(
-    predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
-    measured: Path = typer.Argument(
-        metavar="MEASURED_DIR|LOG",
-        help="A real run; or the log of a job of yours: its steps and their seconds.",
-    ),
-    as_measured: bool = _flag(
-        "--as-measured", "Allow MEASURED_DIR to be a simulation; results say so."
-    ),
-    label: str | None = _option("LABEL", "The algorithm that LOG's job ran.", "--algorithm"),
-    warmup: int = typer.Option(10, min=0, help="Steps of LOG that are left out."),
-    column: list[str] = _option("QUANTITY=NAME", "Column of LOG's step or seconds.", default=[]),
-    out: Path | None = _out("DIR", "Write comparison.json and figures here."),
-    overwrite: bool = OVERWRITE,
-    figure: str = FIGURE,
+    *,
+    predicted: Path,
+    measured: Path,
+    as_measured: bool = False,
+    label: str | None = None,
+    warmup: int = 10,
+    column: list[str],
+    out: Path | None = None,
+    overwrite: bool = False,
+    figure: str = FIGURES,
 ) -> Answer:
     """Compare a predicted run directory with a measured one, or with a log.
 
@@ -786,20 +654,14 @@ def _compared(result: Any) -> list[Any]:
 
 @_command("emit")
 def _emit(
-    target: str = typer.Argument(metavar="torchft|torchtitan|accelerate|paddle|flower"),
-    pick: Path = typer.Argument(
-        metavar="PICK", help="A directory of simulate, tune or validate; or a scenario."
-    ),
-    label: str | None = _option(
-        "LABEL",
-        'The algorithm to run, by its label, such as "diloco tau=100"; default: the pick.',
-        "--algorithm",
-    ),
-    overrides: list[str] | None = OVERRIDES,
-    allow_paths: bool = ALLOW_PATHS,
-    out: Path | None = _out("DIR", "Directory to write to."),
-    overwrite: bool = OVERWRITE,
-    as_json: bool = AS_JSON,
+    target: str,
+    pick: Path,
+    label: str | None = None,
+    overrides: list[str] | None = None,
+    allow_paths: bool = False,
+    out: Path | None = None,
+    overwrite: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Write the code that runs a pick in another framework.
 
@@ -818,16 +680,7 @@ def _emit(
 
 
 @_command("report")
-def _report(
-    runs: list[Path] = typer.Argument(
-        metavar="RUN...", help="Directories of simulate, tune, sweep, validate or compare."
-    ),
-    out: Path | None = _out(
-        "FILE",
-        "The file to write; default: report.html in the first directory, or the next free name.",
-    ),
-    overwrite: bool = OVERWRITE,
-) -> Answer:
+def _report(runs: list[Path], out: Path | None = None, overwrite: bool = False) -> Answer:
     """Write one HTML page about runs.
 
     The page shows the pick, its certainty, and all figures, and opens offline. Several runs are
@@ -841,9 +694,7 @@ def _report(
 
 
 @_command("list")
-def _list(
-    name: str = typer.Argument(metavar=LISTED),
-) -> Answer | None:
+def _list(name: str) -> Answer | None:
     """List algorithms, scenarios and hardware; or print a scenario's JSON Schema.
 
     Editors use the schema to complete and check keys.
