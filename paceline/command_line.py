@@ -862,7 +862,7 @@ def _lines(doing: str, what: str) -> "Progress":
 
 
 class Remaining:
-    """Estimator of the remaining time from the mean rate since a part of the work began."""
+    """Estimator of the remaining time, by the mean rate of the current part."""
 
     def __init__(self) -> None:
         self._began, self._before, self._done = 0.0, 0.0, inf

@@ -1,4 +1,4 @@
-"""Train for real on torch.distributed, calibrate and compare (imports torch, not simpy).
+"""Train for real, calibrate and compare (imports torch, not simpy).
 
 `paceline.validate` is this package, and also a function: `paceline.validate("my.toml")`.
 """

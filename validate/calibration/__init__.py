@@ -1,6 +1,4 @@
-"""`paceline calibrate`: fit a profile with standard errors to measured runs.
+"""Fit a profile with standard errors to measured runs: `calibrate.calibrate`.
 
-Import `calibrate.calibrate`, and `profile` to write one. `sources` opens runs, telemetry and
-traces; `compute_laws` and `overheads` fit their part. Nothing is started or measured
-here.
+`sources` opens runs, telemetry and traces; `compute_laws` and `overheads` fit their part.
 """

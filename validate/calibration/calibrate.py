@@ -1,4 +1,4 @@
-"""Fit a profile to measured runs: compute times, overheads, network, standard errors."""
+"""Fit a profile to measured runs: compute times, overheads and network."""
 
 import math
 from collections.abc import Sequence
@@ -153,7 +153,7 @@ def calibrate(
 
 
 def _run_to_run(checks: Sequence[PaceCheck]) -> float:
-    """Return the standard deviation of the logarithms of measured over predicted step times."""
+    """Return the spread of log(measured / predicted step time)."""
     squares = [math.log1p(check.error) ** 2 for check in checks]
     return math.sqrt(np.mean(squares)) if squares else 0.0
 

@@ -1,4 +1,4 @@
-"""Fit families of compute times by maximum likelihood, and measure how well each fits.
+"""Fit families of compute times by maximum likelihood; measure how well each fits.
 
 The family is chosen by the Bayesian information criterion (Schwarz 1978). With enough samples it
 finds the true family, while Akaike's criterion keeps a superfluous parameter in one of six cases.
@@ -102,10 +102,10 @@ def _pareto(times: Array) -> Fit:
 
 @dataclass(frozen=True)
 class Family:
-    """A family of distributions. `fit`: maximum likelihood; `charge`: parameters for BIC.
+    """A family of distributions.
 
-    An end point counts as two parameters. `positive`: zero is impossible; `ended`: the support has
-    an estimated end point.
+    `fit`: maximum likelihood; `charge`: parameters for BIC, two for an end point. `positive`: zero
+    is impossible; `ended`: the support has an estimated end point.
     """
 
     fit: Callable[[Array], Fit]

@@ -1,4 +1,4 @@
-"""Test whether steps are independent draws of one law; if not, correct errors of means.
+"""Test whether steps are independent draws; if not, correct errors of means.
 
 Workers are compared by logarithms, so that a heavy tail does not mask differences.
 """

@@ -44,9 +44,9 @@ class RunEvents:
 
 @dataclass(frozen=True)
 class Term:
-    """A mean (seconds, or a factor) of a number of `samples`, with its standard error `se`.
+    """A mean (seconds, or a factor) of `samples` samples.
 
-    `spread`: standard deviation of one sample.
+    `se`: its standard error; `spread`: standard deviation of one sample.
     """
 
     mean: float
@@ -290,7 +290,7 @@ def _term(nodes: Sequence[_Node], key: str) -> Term | None:
 
 @dataclass(frozen=True)
 class OverheadTables:
-    """The [[overhead]] `tables`, one per number of workers; `sd`: relative standard errors."""
+    """The [[overhead]] tables by number of workers; `sd`: relative standard errors."""
 
     tables: list[dict[str, Any]] = field(default_factory=list)
     sd: dict[str, float] = field(default_factory=dict)

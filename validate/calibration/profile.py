@@ -1,4 +1,4 @@
-"""Read and write profiles: TOML files of a machine's measurements for scenarios to extend."""
+"""Read and write profiles: measurements that scenarios extend."""
 
 import os
 import re
@@ -38,7 +38,7 @@ class _Costs(Section):
 
 @dataclass(frozen=True)
 class Profile:
-    """The tables of a profile and its files; docs/reference/scenario.md explains their keys.
+    """The tables and files of a profile; docs/reference/scenario.md has their keys.
 
     `tables`: as in TOML, quantities with units; `head`: comment lines at the top; `files`: contents
     of files that tables refer to (`file = ...`), by name; `path`: the file that it was read from.

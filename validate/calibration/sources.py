@@ -1,4 +1,4 @@
-"""Read the sources of a calibration: measured run directories, telemetry, profiler traces.
+"""Read measured run directories, telemetry and profiler traces for a calibration.
 
 Also fit a link to recorded jobs, over which a ring takes as long as their collectives.
 """
@@ -35,7 +35,7 @@ APART = 1.25  # ratio of times to those over one link, above which links differ
 
 @dataclass(frozen=True)
 class Collectives:
-    """A job's collectives with known bytes: bytes `sent` and seconds per hop of their ring.
+    """A job's collectives: bytes `sent`, and seconds `lasted`, per hop of their ring.
 
     `certain`: whether the last rank's join is known, so that the seconds contain no waiting.
     """
@@ -48,7 +48,7 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Link:
-    """A fitted hop: seconds of `latency` and per byte; `notes`: assumptions, in sentences.
+    """A fitted hop: seconds of `latency` and per byte; `notes`: assumptions.
 
     `latency` is None if it cannot be separated from the time per byte.
     """

@@ -1,5 +1,4 @@
-"""Compare predicted and measured quantities, and name the causes of errors.
+"""Compare predictions with measurements: `compare.compare`, which starts nothing.
 
-Import `compare.compare`; `quantities` makes the rows, `attribution` names the cause of an error. It
-reads two run directories and starts nothing.
+`quantities` makes the rows, and `attribution` names the cause of an error.
 """

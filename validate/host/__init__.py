@@ -1,4 +1,4 @@
-"""This machine: its hardware and devices, network namespaces, and the relay of emulated links.
+"""Describe and use this machine: devices, namespaces, the relay of emulated links.
 
-Import from any file. Nothing here depends on algorithms or tasks.
+Nothing here depends on algorithms or tasks.
 """

@@ -1,4 +1,4 @@
-"""Devices for computing: their streams, events, pinned memory and native collectives.
+"""Use devices: their streams, events, pinned memory and native collectives.
 
 A CPU has done its work when a call returns. A GPU processes queues, its streams, while the host
 goes on; work of two streams has no order unless an event sets one. There are three kinds of
@@ -37,7 +37,7 @@ Environment Variables"). `transport.Native` enforces the time limit."""
 
 
 class Device:
-    """A device whose work is done when a call returns, such as a CPU; `where`: torch's name."""
+    """A device whose work is done when a call returns, such as a CPU."""
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
@@ -84,7 +84,7 @@ class Device:
 
 
 class Accelerator(Device):
-    """A GPU, or another device whose torch module has streams and events like torch.cuda."""
+    """A GPU, or another device whose torch module is like torch.cuda."""
 
     def __init__(self, where: torch.device) -> None:
         super().__init__(where)
@@ -270,7 +270,7 @@ def used_by_others() -> float | None:
 
 
 def unseen() -> str:
-    """Return a sentence that torch sees no GPU, with a likely reason if nvidia-smi shows one."""
+    """Return that torch sees no GPU, and why if nvidia-smi shows one."""
     shown, toolkit = len(_ask("gpu=uuid")), torch.version.cuda
     if not shown:
         return "torch sees no GPU here"

@@ -78,7 +78,7 @@ def _processor() -> str:
 
 
 class ResourceUse:
-    """Use of the machine from now on: CPU seconds of this, the relay's and all processes.
+    """CPU seconds from now on: of this process, of the relay, and of all processes.
 
     It also counts the bytes sent, if the process has its own network namespace.
     """

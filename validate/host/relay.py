@@ -1,4 +1,4 @@
-"""Relay packets between the nodes' TUN devices, with the latency and bandwidth of links.
+"""Relay packets between nodes, with the latency and bandwidth of their links.
 
 The relay is a separate process, `python -m paceline.validate.host.relay`, which
 `host.namespaces.Links` starts. It imports only the standard library, so that it starts fast and
@@ -59,7 +59,7 @@ class Path(NamedTuple):
 
 
 class RelayedPath:
-    """The state of a path: a bounded queue, served at the bandwidth, followed by the latency.
+    """The state of a path: a bounded queue at the bandwidth, then the latency.
 
     Beyond twice the bandwidth-delay product it marks packets, so that TCP slows down before any is
     dropped, while the link stays busy. Acknowledgements go first, because a real host queues only
@@ -109,7 +109,7 @@ def marked(packet: bytes) -> bytes:
 
 
 class Relay:
-    """A relay that takes all nodes' devices from the `listener`, then carries their packets.
+    """A relay that takes all nodes' devices, then carries their packets.
 
     A pair without a path is joined without latency or limit: gloo connects all pairs.
     """

@@ -1,4 +1,4 @@
-"""The job file: a pickled job for the processes of a run, with the user's functions.
+"""Write and read the job file: a pickled job with the user's functions.
 
 Programs, models and data sets can be functions of a script. As with multiprocessing, its module is
 imported in each process, so it must start its work under `if __name__ == "__main__":`.

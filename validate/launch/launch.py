@@ -200,14 +200,15 @@ def _done(folder: Path) -> int:
 
 
 def _death_report(rank: int, state: int, job: Job) -> str:
-    """Return which process died, how, who did not answer, and the last lines of its log."""
+    """Return which process died, how, who still ran, and the end of its log."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
     others = "all others were ended"
     if TIMED_OUT in words and (rest := _unended(job.folder)):
         others += f", and {', '.join(_node_name(other, job) for other in rest)} still ran"
+    task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
     return (
-        f"{_node_name(rank, job)} died {how(state)} during {_during(job)}; {others}. "
-        f"Its log ends with:\n{words}"
+        f"{_node_name(rank, job)} died {how(state)} during {task.algorithm.label} (seed "
+        f"{task.seed}); {others}. Its log ends with:\n{words}"
     )
 
 
@@ -220,11 +221,6 @@ def how(status: int | None) -> str:
 
 def _node_name(rank: int, job: Job) -> str:
     return "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
-
-
-def _during(job: Job) -> str:
-    task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
-    return f"{task.algorithm.label} (seed {task.seed})"
 
 
 def _log_tail(log: Path) -> str:

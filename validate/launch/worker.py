@@ -1,4 +1,4 @@
-"""Processes of a real run: a fork server, and nodes that do their part of every task.
+"""Run the processes of a real run: a fork server, and nodes.
 
 Run as `python -m paceline.validate.launch.worker JOB NODES`, the fork server imports torch once,
 then forks a process for each node. It has no threads when it forks, so that each child can still

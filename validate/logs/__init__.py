@@ -1,6 +1,5 @@
-"""`paceline calibrate jobs.toml`: fit a profile to logs of any jobs; `paceline fit-loss`.
+"""Fit a profile, or a law of the loss, to the logs of any jobs.
 
-Import `calibrate.calibrate`, and `loss.fit` for the losses in a log. `tables` reads a log, and
-`jobs` the description of its job. `steps` divides its time into computing and communicating, and
-`link_law` fits one law of the links to all jobs. Events within a step are unknown here.
+Import `calibrate.calibrate` or `loss.fit`. `tables` reads a log, `jobs` the description of its job;
+`steps` divides its time, and `link_law` fits one law of the links to all jobs.
 """

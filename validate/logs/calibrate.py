@@ -44,7 +44,7 @@ STAGES = 3  # reading, computing, links
 
 @dataclass(frozen=True)
 class _Study:
-    """Observed jobs, the `condition` in which each computes, and the `laws` of conditions."""
+    """Observed jobs, the condition in which each computes, and their laws."""
 
     observed: Sequence[Observed]
     condition: Sequence[int]

@@ -53,7 +53,7 @@ class _File(Section):
 
 @dataclass(frozen=True)
 class Job:
-    """A job: its log without the warm-up, and its `scenario`, whose [cluster] compute is unknown.
+    """A job: its log without the warm-up, and its scenario without compute times.
 
     `network`: its table as written; `knows_link`: whether it states a bandwidth; `machine`: its
     machine, on which jobs of one model compute alike; `compute`: a step's compute time (seconds),

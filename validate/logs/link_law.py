@@ -120,7 +120,7 @@ class Fitted:
 
 @dataclass
 class _Job:
-    """A job, with tangents of its step time as a function of costs: constants, then slopes.
+    """A job, with tangents (constant, slopes) of its step time by its costs.
 
     `compute`, `link`: the numbers of its compute time and, if unknown, of its link. `offset`: the
     logarithm of its bandwidth over the reference; `scale`: the factor that gives simulated compute

@@ -47,7 +47,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Given:
-    """Settings that logs lack, listed by run; `workers` includes the baseline, others do not.
+    """Settings that logs lack, listed by run; only `workers` includes the baseline.
 
     `columns`: QUANTITY=NAME or RUN:QUANTITY=NAME, with RUN counted from 1; `warmup`: steps, taken
     from the baseline if None.
@@ -66,7 +66,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run: losses after `tokens` tokens; `run`: its seed; `batch`: tokens per step.
+    """A finished run's losses by tokens; `run`: its seed; `batch`: tokens per step.
 
     `parameters`: the model's number, None if unknown; `notes`: notes on its log.
     """
@@ -83,7 +83,7 @@ class Trained:
     notes: tuple[str, ...] = ()
 
     def after(self, warmup: float) -> np.ndarray:
-        """Return rows of the steps after a warm-up, and of the mean loss of all seeds there."""
+        """Return rows (steps after a warm-up, mean loss of all seeds)."""
         tokens, place = np.unique(self.tokens, return_inverse=True)
         means = np.bincount(place, self.loss) / np.bincount(place)
         return np.column_stack([tokens / self.batch - warmup, means])
@@ -268,7 +268,7 @@ def _critical(
 
 
 def _factor(first: Trained, second: Trained, warmup: float) -> tuple[np.ndarray, float]:
-    """Return draws of the log of the steps of one run over another's, and the tokens there."""
+    """Return draws of log(steps of one run / the other's), and the tokens there."""
     try:
         drawn, end = batch.factor(first.after(warmup), second.after(warmup))
     except ValueError as error:
@@ -279,7 +279,7 @@ def _factor(first: Trained, second: Trained, warmup: float) -> tuple[np.ndarray,
 def _behind(
     fitted: Curve, runs: Sequence[Trained], local: Trained, critical: Critical
 ) -> tuple[float, float]:
-    """Return the logarithm of a local run's factor of steps, and its standard deviation.
+    """Return the log of a local run's factor of steps, and its standard deviation.
 
     It is compared with the data-parallel run whose batch is the nearest, where both reach the same
     losses: what the curves share cancels. The critical batch makes up for another batch.
@@ -359,7 +359,7 @@ def _columns(texts: Sequence[str], runs: int) -> list[dict[str, str]]:
 
 
 def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int, int]) -> Trained:
-    """Read a log of losses, or telemetry, of a run; `kind`: its program, workers and period."""
+    """Read a run's losses; `kind`: its program, workers and period."""
     program, workers, tau = kind
     if not any(path.glob("rank-*.telemetry")):
         table = {"tokens": given.tokens, "workers": workers, "columns": columns}

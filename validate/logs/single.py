@@ -28,7 +28,7 @@ EXACT = 1.0  # rate (GB/s) from which two digits suffice
 
 
 def calibrate(path: Path) -> CalibrationResult | None:
-    """Fit a profile to a file of compute times, from nccl-tests, or from iperf3 (JSON).
+    """Fit a profile to a file of compute times, of nccl-tests, or of iperf3 (JSON).
 
     Returns None for other files. Raises InputError for a damaged file.
     """

@@ -34,7 +34,7 @@ FEW = 8  # fewest periods that show their spread
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """The steps at which an algorithm waits: those with True at `waits[step % period]`."""
+    """The steps at which an algorithm waits: `waits[step % period]`."""
 
     waits: Array
 

@@ -136,7 +136,7 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
 
 
 def runs(path: Path) -> list[dict[str, str]]:
-    """Return `columns` for each run of an export of several, such as W&B's; else nothing."""
+    """Return `columns` for each run in an export of several runs, such as W&B's."""
     with untrusted.refused(path, NEEDED):
         names, _ = log_table.read(path, NEEDED, "seconds")
     timed = dict[str, list[str]]()

@@ -1,4 +1,4 @@
-"""`paceline validate --matrix`: predict many algorithms and conditions from two runs.
+"""Predict many algorithms and conditions from two runs: `matrix.matrix`.
 
-Import `matrix.matrix`. It uses all other folders here, and none uses it.
+It uses all other folders here, and none uses it.
 """

@@ -88,7 +88,7 @@ def _brief(row: Row | None) -> Row:
 
 
 def _interval(apart: Comparison, label: str, quantity: str) -> Row:
-    """Return the prediction of independent seeds, and whether the measurement is inside."""
+    """Return the independent prediction, and whether its interval holds."""
     row = apart.of(quantity, counted=False).get(label)
     measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
@@ -154,7 +154,13 @@ def _values(
         value = float(np.mean(values)) if values and take == "regret" else median(values)
         yield "", value, f"{len(values)} conditions"
         return
-    chosen = _of_aim(aim, counted)
+    network, kind = aim.get("network"), aim.get("asynchronous")
+    chosen = [
+        cell
+        for cell in counted
+        if network in (None, "kernel" if cell["network"] == "kernel" else "near")
+        and kind in (None, cell["asynchronous"])
+    ]
     if take == "explained":
         yield "", explained(chosen), f"{len(chosen)} cells"
         return
@@ -162,17 +168,6 @@ def _values(
     sizes = [abs(error) for error in errors if error is not None]
     tail = float(np.quantile(sizes, 0.95)) if sizes else None
     yield "", median(sizes) if take == "median" else tail, f"{len(sizes)} cells"
-
-
-def _of_aim(aim: Row, counted: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of an aim's kind of network and of programs."""
-    network, kind = aim.get("network"), aim.get("asynchronous")
-    return [
-        cell
-        for cell in counted
-        if network in (None, "kernel" if cell["network"] == "kernel" else "near")
-        and kind in (None, cell["asynchronous"])
-    ]
 
 
 def name(cell: Row) -> str:

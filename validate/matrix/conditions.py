@@ -1,4 +1,4 @@
-"""Conditions of the validation matrix: overrides for `--set`, so each is a command.
+"""Define the matrix's conditions: overrides for `--set`, so each is a command.
 
 A calibration run has as many workers and the same kind of network as its condition; all else is
 fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms), separate seeds.
@@ -39,7 +39,7 @@ class Condition:
 
     @property
     def group(self) -> tuple[int, str]:
-        """Return (workers, kind of network), which identifies a group with its own profile."""
+        """Return (workers, kind of network): conditions with one profile."""
         scenario = self.scenario()
         return scenario.cluster.workers, scenario.validation.network
 

@@ -1,4 +1,4 @@
-"""Read traces of torch.profiler (Kineto) as events, for calibration without a rerun."""
+"""Read traces of torch.profiler (Kineto) as events, to calibrate without a rerun."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Make a `Run` from the files of a real run's nodes, and compute its losses afterwards."""
+"""Make a `Run` from the files of a real run's nodes, and compute its losses."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def measure(task: TrainingTask, scenario: Scenario) -> MeasuredRun | None:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The rows of watched nodes at one step; `beside`: rows of other nodes with buffers."""
+    """Rows of watched nodes at one step; `beside`: of other nodes with buffers."""
 
     step: float
     time: float

@@ -1,4 +1,4 @@
-"""Telemetry of a user's training loop: each rank records its events, for calibration.
+"""Record the events of a rank in a user's training loop, for calibration.
 
 Importing this needs no torch. An event costs two readings of the clock and five numbers in memory.
 They are written to the rank's file about once a second, so a killed job loses at most a second.

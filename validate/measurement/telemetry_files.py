@@ -104,7 +104,9 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
             numbers = np.frombuffer(data[: len(data) // 8 * 8])
         if head["schema"] != SCHEMA or not {"rank", "workers", "label", "seed", "boot"} <= {*head}:
             raise ValueError("of another version")
-        _check(head)
+        right = all(type(head[key]) is kind for key, kind in TYPES.items() if key in head)
+        if not (right and 0 <= head["rank"] < head["workers"] <= MOST):
+            raise ValueError("its first line is not Telemetry's")
     count = len(numbers) // ROW
     rows = numbers[: count * ROW].reshape(count, ROW)
     kinds, steps, starts, ends, _ = rows.T
@@ -115,13 +117,6 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
             f"{path}: event {int(wrong.argmax())} is not one of Telemetry's; give an unchanged file"
         )
     return head, rows
-
-
-def _check(head: dict[str, Any]) -> None:
-    """Raise ValueError for a head that Telemetry never writes."""
-    right = all(type(head[key]) is kind for key, kind in TYPES.items() if key in head)
-    if not (right and 0 <= head["rank"] < head["workers"] <= MOST):
-        raise ValueError("its first line is not Telemetry's")
 
 
 def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`paceline probe`: measure compute and links of this machine in a minute, as a profile.
+"""Measure this machine in a minute, as a profile (`probe`); check it (`doctor`).
 
-Import `probe.probe`. Its `programs` run phases in a known order, which `profile` separates.
+Small programs run phases in a known order, which `profile` separates.
 """

@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The doctor's findings: the machine, `validate`'s settings on it, and the smoke test."""
+    """Findings on the machine, `validate`'s settings there, and the smoke test."""
 
     device: str
     machine: list[Finding]

@@ -216,7 +216,7 @@ async def client(me: Node, *, steps: int) -> None:
 
 
 async def codecs(me: Node, *, sizes: list[int], repeats: int) -> None:
-    """Time every codec on vectors of the sizes, with a pause before each, and after the last."""
+    """Time every codec on vectors of the sizes, with pauses between."""
     for size in sizes:
         payload = vector(size, me.start)
         for kind in CODECS.kinds.values():

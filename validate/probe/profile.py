@@ -139,7 +139,7 @@ def _computing(events: Array) -> Array:
 def profile(
     about: dict[str, Any], teams: Sequence[TeamMeasurement], codecs: Sequence[dict[str, str]]
 ) -> Profile:
-    """Return a machine's profile; `about`: settings of the probe, `codecs`: tables [[codec]]."""
+    """Return a profile; `about`: the probe's settings, `codecs`: tables [[codec]]."""
     busiest, notes = max(team.foreign for team in teams), list[str]()
     if busiest > evidence.FOREIGN:
         notes.append(

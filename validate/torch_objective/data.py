@@ -1,4 +1,4 @@
-"""Data sets by name: scikit-learn's, Python's sources, files in MNIST's or CIFAR's format.
+"""Load data sets: scikit-learn's, Python's sources, MNIST's or CIFAR's files.
 
 It also makes mini-batches: it chooses samples, and puts them as tensors on a device.
 """
@@ -38,7 +38,7 @@ Pairs = tuple[Tensor, Tensor]
 
 
 class Registry(Generic[T]):
-    """Objects by name: built in (`ours`), `added` in this process, or of installed packages.
+    """Objects by name: built in, `added` in this process, or of installed packages.
 
     Packages offer them as entry points of a `group`.
     """

@@ -15,7 +15,7 @@ Freed = Callable[[int, Tensor], None]
 
 
 class Flat:
-    """A module whose trainable parameters, or only those in `among`, are views of one vector.
+    """A module whose trainable parameters (those in `among`) are views of a vector.
 
     `parameters`: in the module's order; `dimension`: their number of entries; `start`: their
     values now (dimension,).
@@ -104,7 +104,7 @@ def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int
 
 
 class Buffers:
-    """One worker's buffers of a module that all workers share, such as BatchNorm's statistics.
+    """One worker's buffers, such as BatchNorm's statistics, of a shared module.
 
     `flat`: the floating-point buffers as one vector, perhaps empty.
     """

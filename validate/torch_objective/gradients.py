@@ -48,7 +48,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 class GradientRule(NamedTuple):
-    """How to compute gradients: summed over `accumulation` micro-batches, with weight decay.
+    """How to compute gradients: over `accumulation` micro-batches, with weight decay.
 
     `weight_decay` times the parameters is added to every gradient, but not to the losses. `key(k)`:
     seed of the k-th step's random numbers; None if the model draws none.

@@ -1,4 +1,4 @@
-"""Models by name: three small ones, torchvision's adapted to 32 x 32, and from packages."""
+"""Make models by name: three small ones, torchvision's, and those of packages."""
 
 import importlib
 from collections.abc import Callable
@@ -123,7 +123,7 @@ def adapt(model: Any, classes: int) -> nn.Module:
 
 
 class Fit(nn.Module):
-    """Adapter of images to torchvision's models: three channels, at least 32 x 32, zero padding."""
+    """A layer that pads images with zeros to three channels and at least 32 x 32."""
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Fit(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A small GPT-2 (Radford et al. 2019): layers normalised first, tied embedding, no dropout.
+    """A small GPT-2 (Radford et al. 2019) with tied embedding and no dropout.
 
     It maps (batch, context) numbers of characters below `classes` to scores (batch, classes,
     context) of the next characters. It has two layers of width 64 with four heads.

@@ -1,4 +1,4 @@
-"""`objective.kind = "torch"`: real gradients of a PyTorch model, simulated or in a real run.
+"""Define `objective.kind = "torch"`: real gradients of a PyTorch model.
 
 Vectors are NumPy arrays for the simulator's engines, with memory shared with torch on a CPU, and
 tensors on the device for real runs; both use the same code.
@@ -41,7 +41,7 @@ with warnings.catch_warnings():  # silences a warning: torch never writes to rea
 
 
 class TorchObjective:
-    """Cross-entropy of a model on a data set, by [objective] (`scenario.tables.Torch`).
+    """The cross-entropy of a model on a data set (`scenario.tables.Torch`).
 
     `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend only
     on the seed. A worker's k-th mini-batch, and its dropout, depend only on (seed, worker, k)

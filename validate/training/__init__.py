@@ -1,5 +1,5 @@
-"""One process of a real run: effects of a program on torch.distributed, by the wall clock.
+"""Run a program's effects on torch.distributed, as one process of a real run.
 
-Import `task` for one algorithm with one seed, `events` for the record of the nodes' effects. The
-program is the simulator's text; `emulated_network` adds the delays of the scenario's network.
+Import `task` for one algorithm with one seed, `events` for the record of the nodes' effects. Means
+start in `collectives`, and `transport` sums the vectors; `emulated_network` adds the delays.
 """

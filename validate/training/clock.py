@@ -1,4 +1,4 @@
-"""Time on this machine: a clock that starts with a run, and waits that end on time."""
+"""Tell time from a run's start, and wait precisely."""
 
 import ctypes
 import signal

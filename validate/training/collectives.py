@@ -1,4 +1,4 @@
-"""Start collectives of a run, wait for results, and agree on when they began and ended.
+"""Start collectives, wait for results, and agree on when they began and ended.
 
 Every payload carries the line of the program that started it, a hash of its kind and sizes, whether
 that rank's clock is past the end of the run, and its time of issue. So all ranks can check that
@@ -92,7 +92,7 @@ class RealCollective:
 
 
 class Member(NamedTuple):
-    """A worker among the `ranks` of collectives, with two groups, one only for `flags`.
+    """A worker among the `ranks` of collectives; `flags`: a group only for numbers.
 
     `deadline`: seconds at which the run ends.
     """
@@ -125,7 +125,7 @@ class Collectives:
     def mean_after(
         self, first: RealCollective, value: Callable[[Payload], Payload], step: int
     ) -> RealCollective:
-        """Start an average of `value(result)` as soon as the result of `first` has arrived."""
+        """Start an average of `value(result)` once the result of `first` has arrived."""
         first.chained = True
         handle = self._next("mean", step, first)
         self._start_mean(handle, lambda: value(self._result(first)[0]), first.arrived)
@@ -169,13 +169,13 @@ class Collectives:
         return handle.done <= question.done
 
     def arrived(self, handle: RealCollective) -> bool:
-        """Return whether a collective has arrived on this rank, due or not; settle it then."""
+        """Return whether a collective has arrived here, due or not; settle it then."""
         if not handle.settled and all(work.done() for work in handle.pending):
             self.settle(handle)
         return handle.settled
 
     def most_started(self) -> int:
-        """Wait for every rank to ask; return the most collectives that any of them has started."""
+        """Wait for all ranks; return the most collectives that any has started."""
         return int(self._tell([float(self.started)]).wait().max())
 
     def _tell(self, numbers: list[float]) -> Pending:

@@ -1,4 +1,4 @@
-"""Slow a real run down to the scenario's network: nothing arrives earlier than there.
+"""Slow a real run down to the scenario's network.
 
 Latencies are drawn by the simulator's code from its keyed streams, so that a collective's n-th
 delay is the same number in both. Every rank computes the same sums from the shared times of
@@ -82,7 +82,7 @@ class EmulatedNetwork(RealNetwork):
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float
     ) -> tuple[float, float]:
-        """Return when the links are free for a collective, and when its scenario time ends."""
+        """Return when the links are free for a collective, and when it is due."""
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
         transmission += self.traffic.network.waking(kind, largest or size, begins, self._links_free)

@@ -1,4 +1,4 @@
-"""Effects of a real run: collectives and messages of torch.distributed, and wall-clock time.
+"""Run a program's effects on torch.distributed, in wall-clock time.
 
 A node is a process, and every effect blocks until it is done: a program's coroutine is never
 suspended, and `execute` resumes it exactly once.
@@ -41,7 +41,7 @@ from .rendezvous import Connections
 
 
 class RunOver(BaseException):
-    """Raised to end the program when the run is over for this node; programs do not catch it."""
+    """Raised to end the program when the run is over; programs do not catch it."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Role(NamedTuple):
 
 
 class Display(NamedTuple):
-    """The observers of a node: its timeline, and functions for marks and for gradients."""
+    """The observers of a node: its timeline, and functions for marks and gradients."""
 
     spans: Spans
     see: Callable[["RealNode", Tensor], None]
@@ -97,7 +97,7 @@ class TensorNode(SeededNode):
     _mailbox: Mailbox | None
 
     def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
-        """Cut a vector into pieces, nearly equal or of given sizes, the last entries first."""
+        """Cut a vector into pieces, the last entries first."""
         return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
 
     def join(self, pieces: Sequence[Vector]) -> Vector:

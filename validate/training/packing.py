@@ -6,18 +6,17 @@ So every rank writes its numbers into separate places, with zeros elsewhere, eac
 that stay exact in a sum of such buffers.
 
 A message is a head, which all messages from one place in a program share, and a body. The head of a
-message to one node is sent as a pickle, which may run code where it is read. It comes from a node
-of the same run, over a group that only processes with the run's store join. The connection is
-loopback on one machine, else the launcher's network, which the user must trust
+message to one node is sent as a pickle (`messages`), which may run code where it is read. It comes
+from a node of the same run, over a group that only processes with the run's store join. The
+connection is loopback on one machine, else the launcher's network, which the user must trust
 (docs/concepts/trust.md).
 """
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ PLACES = torch.int32  # dtype of places in messages, whose bytes codecs count so
 
 
 class Slot(NamedTuple):
-    """The place of a tensor ("tensor", "places") or number ("number", "latest") in a skeleton.
+    """The place of a tensor or number in a skeleton, by its kind.
 
     `bits`, `shape`, `width`: of a tensor of integers of `width` bytes, of which only the low bits
     of each entry are sent.
@@ -49,7 +48,7 @@ class Slot(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A payload taken apart. `places`: indices of sparse tensors' entries in the model."""
+    """A payload taken apart; `places`: indices of sparse tensors' entries."""
 
     skeleton: Any
     tensors: list[Tensor]
@@ -171,16 +170,6 @@ def head(packed: Packed) -> Head:
     """Describe the body of a payload, except the lengths of its tensors."""
     about = [(tensor.dtype, tensor.dim()) for tensor in (*packed.tensors, *packed.places)]
     return packed.skeleton, len(packed.tensors), len(packed.numbers), about
-
-
-def write_head(head: Head) -> bytes:
-    """Encode a head for sending."""
-    return pickle.dumps(head)
-
-
-def read_head(data: Tensor) -> Head:
-    """Undo `write_head`, from a tensor of its bytes."""
-    return cast(Head, pickle.loads(data.numpy().tobytes()))
 
 
 def body(packed: Packed) -> Tensor:

@@ -70,7 +70,7 @@ class Cadence(NamedTuple):
 
 
 class Recorder:
-    """Writer of one node's snapshots, `rank-N.bin`, and in the end of its account, `rank-N.json`.
+    """Writer of a node's snapshots (`rank-N.bin`) and its account (`rank-N.json`).
 
     `like`: a tensor of a snapshot's dtype and dimension; `buffers`: number of entries of the
     model's buffers.

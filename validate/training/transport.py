@@ -38,7 +38,7 @@ Works = list[Any]
 
 
 class Pending:
-    """A collective under way: its works, or a future of them, and a function for its result."""
+    """A collective under way: its works (or their future), and its result."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ def finish(works: Works, look: Callable[[], None] | None = None) -> None:
 
 
 class DeviceGroup:
-    """Collectives of a process group on tensors of its device, such as gloo's on a CPU.
+    """Collectives of a group on tensors of its device, such as gloo's on a CPU.
 
     `device`: the device to which buffers are moved, and on which results are. `look`: called now
     and then while waiting for gloo; an exception from it ends the wait.
@@ -186,7 +186,7 @@ class Native(DeviceGroup):
 
 
 class Staged(DeviceGroup):
-    """Collectives of gloo on buffers of a GPU, which are copied through the host's memory."""
+    """Collectives of gloo on buffers of a GPU, copied through the host's memory."""
 
     def _ready(
         self, buffer: Make, after: Callable[[], object] | None
