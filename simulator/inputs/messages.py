@@ -9,34 +9,15 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from . import untrusted
+
 KeyPath = tuple[str | int, ...]
 CONTROL_CHARACTERS = re.compile(
     "(?![\n\t])[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )  # ends of lines and tabs do no harm
 """Characters that control a terminal or reverse the direction of text."""
-
-# by pydantic's error type, which supplies the values in braces
-SENTENCES = {
-    "int_type": "not a whole number; write one, without quotes, unit or decimal point",
-    "int_parsing": "not a whole number; write one, without quotes, unit or decimal point",
-    "int_from_float": "not a whole number; write one, without decimal point",
-    "float_type": "not a number; write one, without quotes or unit",
-    "float_parsing": "not a number; write one, without quotes or unit",
-    "finite_number": "not finite; write a finite number",
-    "string_type": "not a text; write one, in quotes",
-    "string_too_short": "empty; write a name",
-    "bool_type": "neither true nor false; write one of them, without quotes",
-    "bool_parsing": "neither true nor false; write one of them, without quotes",
-    "greater_than": "too small; write a value above {gt:.12g}",
-    "greater_than_equal": "too small; write {ge:.12g} or more",
-    "less_than": "too large; write a value below {lt:.12g}",
-    "less_than_equal": "too large; write {le:.12g} or less",
-    "too_short": "too short a list; write {min_length} or more in it",
-    "too_long": "too long a list; write {max_length} or fewer in it",
-    "value_error": "{error}",
-    "assertion_error": "{error}",
-    "refusal": "{sentence}",
-}
+WORDS = untrusted.packaged(__file__, "messages.toml")
+"""Sentences by pydantic's type of error, and names that users mistake for keys."""
 _TABLES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -45,16 +26,6 @@ COMPARED = 1000  # most names to compare with a wrong one; a comparison takes ab
 LISTED = 50  # most names in a message, enough for every list of `paceline list`
 CLOSE = 0.6  # least similarity of a suggested name, the default of difflib
 LONGEST = 200  # characters of a wrong name that are compared
-MISNOMERS = {
-    **dict.fromkeys(("deadline", "time", "hours", "walltime"), ("duration",)),
-    **dict.fromkeys(("max-steps", "iterations", "epochs"), ("steps",)),
-    **dict.fromkeys(("gpus", "world-size"), ("workers",)),
-    **dict.fromkeys(("name", "dist", "type"), ("kind", "dist", "name")),
-    "kind": ("dist", "name", "schedule", "policy", "model"),
-    "h": ("tau",),  # as in papers on DiLoCo
-    "learning-rate": ("lr",),
-}
-"""Names that users mistake for keys, and the right keys."""
 TAGS = ("dist", "kind", "schedule")
 """Keys whose value selects the kind of a table (a member of a union)."""
 
@@ -79,8 +50,8 @@ def closest(word: str, options: Iterable[str], introduction: str) -> str:
 def nearest(word: str, options: Iterable[str], introduction: str) -> str:
     """Suggest the option closest to `word`, if any is close, and list the options."""
     names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
-    word = word[:LONGEST].lower().replace("_", "-")
-    close = [name for name in MISNOMERS.get(word, ()) if name in names]
+    word, misnomers = word[:LONGEST].lower().replace("_", "-"), WORDS["misnomers"]
+    close = [name for name in misnomers.get(word, ()) if name in names]
     close = close or get_close_matches(word, names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
     listed = [*islice(names.values(), LISTED), *["..."] * (len(names) > LISTED)]
@@ -90,8 +61,8 @@ def nearest(word: str, options: Iterable[str], introduction: str) -> str:
 def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:
     """Describe the fault of the `value` at `path`, and the remedy."""
     kind, context = error["type"], error.get("ctx", {})
-    if kind in SENTENCES:
-        return SENTENCES[kind].format(**context)
+    if kind in WORDS["sentences"]:
+        return str(WORDS["sentences"][kind].format(**context))
     if kind in ("literal_error", "union_tag_invalid"):
         expected = str(context.get("expected", context.get("expected_tags")))
         options = re.findall(r"'([^']*)'", expected) or [expected]

@@ -1,11 +1,13 @@
 """Read the console output of training loops; the form of a step's line names the framework."""
 
 import re
+import tomllib
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from io import StringIO
 from itertools import islice, pairwise
-from math import log
+from pathlib import Path
 from typing import Any, NamedTuple
 
 HEAD, LEAST = 5_000, 2  # first lines to search, and the fewest that must match
@@ -15,10 +17,7 @@ COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Framework(NamedTuple):
-    """Patterns of a framework's lines: the number of a step, and the value of each column.
-
-    `means`: times are means over the steps since the previous line; `loss`: nats per unit of loss.
-    """
+    """Patterns of a framework's lines; printed_logs.toml describes the fields."""
 
     step: str
     columns: dict[str, str]
@@ -26,46 +25,12 @@ class Framework(NamedTuple):
     loss: float = 1.0
 
 
-FRAMEWORKS = {
-    "Megatron-LM": Framework(
-        r"\biteration\s+(\d+)/\s*\d+ \|",
-        {"step_ms": r"time per iteration \(ms\): *" + NUMBER, "loss": r"lm[ _]loss: *" + NUMBER},
-        means=True,
-    ),
-    "NeMo": Framework(
-        r"\bglobal_step[:=] ?(\d+)",
-        {"step_s": r"step_timing in s[:=] ?" + NUMBER, "loss": r"train_loss[:=] ?" + NUMBER},
-    ),
-    "DeepSpeed": Framework(
-        r"\bsteps: (\d+) loss: ",
-        {"step_s": r"iter time \(s\): *" + NUMBER, "loss": r"loss: *" + NUMBER},
-    ),
-    "fairseq": Framework(
-        r'"num_updates": "?(\d+)',
-        {"elapsed_s": r'"wall": "?' + NUMBER, "loss": r'"(?:train_)?loss": "?' + NUMBER},
-        loss=log(2),
-    ),
-    "modded-nanogpt": Framework(
-        r"^step:(\d+)/\d+ ", {"elapsed_ms": r"train_time:" + NUMBER, "loss": "_loss:" + NUMBER}
-    ),
-    "llm.c": Framework(
-        r"^step +(\d+)/\d+ \|", {"step_ms": NUMBER + r" ms\b", "loss": r"\bloss " + NUMBER}
-    ),
-    "nanoGPT": Framework(
-        r"^iter (\d+): ", {"step_ms": r"time " + NUMBER + "ms", "loss": r"\bloss " + NUMBER}
-    ),
-    "torchtitan": Framework(
-        r"(?<!validate )\bstep: *(\d+) +loss: ", {"loss": r"\bloss: *" + NUMBER}
-    ),
-    "a training loop": Framework(
-        r"\b(?i:step|iter|iteration|global_step)[ =:#]+(\d+)\b",
-        {
-            "step_ms": r"(?:time|dt|duration)[ =:]+" + NUMBER + r" ?ms\b",
-            "step_s": r"(?:time|dt|duration)[ =:]+" + NUMBER + r" ?s(?:ec)?\b",
-            "loss": r"\bloss[ =:]+" + NUMBER,
-        },
-    ),
-}
+@cache
+def frameworks() -> dict[str, Framework]:
+    """Return the patterns by framework, in the order of trial."""
+    text = Path(__file__).with_name("printed_logs.toml").read_text("utf-8")
+    tables = tomllib.loads(text.replace("NUMBER", NUMBER))
+    return {name: Framework(**table) for name, table in tables.items()}
 
 
 def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
@@ -77,7 +42,7 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
     """
     head = COLOURS.sub("", "".join(islice(StringIO(text, newline=None), HEAD)))
     lines = list[str]()
-    for name, framework in FRAMEWORKS.items():
+    for name, framework in frameworks().items():
         pattern = re.compile(framework.step, re.MULTILINE)
         if len(pattern.findall(head)) < LEAST:
             continue

@@ -12,33 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
 
+from . import untrusted
 from .csv_files import number
 
 if TYPE_CHECKING:
     from pint import UnitRegistry
-
-DEFINITIONS = """
-second = [time] = s = sec
-minute = 60 * second = min
-hour = 60 * minute = h = hr
-day = 24 * hour = d
-byte = [information] = B
-bit = byte / 8
-bps = bit / second
-FLOP = [operations]
-FLOPS = FLOP / second
-nano- = 1e-9 = n-
-micro- = 1e-6 = µ- = u-
-milli- = 1e-3 = m-
-kilo- = 1e3 = k-
-mega- = 1e6 = M-
-giga- = 1e9 = G-
-tera- = 1e12 = T-
-peta- = 1e15 = P-
-kibi- = 1024 = Ki-
-mebi- = 1048576 = Mi-
-gibi- = 1073741824 = Gi-
-"""
 
 # Stricter than pint, which evaluates "9**9**9**9 s" and never returns.
 WRITTEN = re.compile(
@@ -51,12 +29,6 @@ EXAMPLES = {
     "bandwidth": ["34 Mbit/s", "10 Gbit/s"],
     "computing speed": ["312 TFLOP/s", "1 PFLOP/s"],
 }
-DIMENSIONS = {
-    "time": {"[time]": 1},
-    "size": {"[information]": 1},
-    "bandwidth": {"[information]": 1, "[time]": -1},
-    "computing speed": {"[operations]": 1, "[time]": -1},
-}
 SI = {"time": "s", "size": "B", "bandwidth": "B/s", "computing speed": "FLOP/s"}
 LEAST = 1e-30  # products and quotients of such numbers, and sums over all steps, stay floats
 MOST = dict.fromkeys(SI, 1e30) | {"time": 1e18}  # in SI units; 1e18 s are 30 billion years
@@ -68,7 +40,7 @@ def registry() -> "UnitRegistry[float]":
     from pint import UnitRegistry  # noqa: PLC0415 - 60 ms, not needed for --help
 
     units: UnitRegistry[float] = UnitRegistry(None)
-    for line in DEFINITIONS.strip().splitlines():
+    for line in untrusted.packaged(__file__, "units.toml")["definitions"]:
         units.define(line)
     return units
 
@@ -92,7 +64,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
         raise ValueError(f"not a quantity; {remedy}")
     try:
         quantity: Any = registry().Quantity(value)
-        dimensionality = dict(quantity.dimensionality)
+        right = quantity.dimensionality == registry().Quantity(SI[dimension]).dimensionality
         magnitude = float(quantity.to_base_units().magnitude)
     except (PintError, ValueError, TypeError, ArithmeticError, AttributeError):
         raise ValueError(f"not a quantity; {remedy}") from None
@@ -100,7 +72,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
         if type(error).__module__.split(".")[0] not in ("tokenize", "pint", "flexparser"):
             raise
         raise ValueError(f"not a quantity; {remedy}") from None
-    if dimensionality != DIMENSIONS[dimension]:
+    if not right:
         raise ValueError(f"not a {dimension}; {remedy}")
     if not isfinite(magnitude):
         raise ValueError(f"not finite; {remedy}")

@@ -15,6 +15,7 @@ import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -157,3 +158,9 @@ def toml(text: str, deepest: int) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+@cache
+def packaged(module: str, name: str) -> Any:
+    """Return the package's TOML file `name` beside a `module`, its `__file__`; read it once."""
+    return tomllib.loads(text(Path(module).with_name(name)))

@@ -4,11 +4,8 @@ No constant is fitted to the collectives of docs/transport.md, which measures th
 rules over links of the kernel. Sizes are in bytes, times in seconds.
 """
 
-import tomllib
 from collections.abc import Iterable, Iterator
-from functools import cache
 from math import inf, ldexp
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..inputs import untrusted
@@ -21,7 +18,6 @@ FRAME = 14  # Ethernet's header, which the token bucket of a shaped link also co
 PER_ACK = 2  # full segments per acknowledgement (RFC 9293, 3.8.6.3)
 INITIAL = 10  # segments of the first window (RFC 6928)
 IDLE = 0.2  # plus a round trip: Linux's time-out until an idle connection's window halves
-MEASURED = Path(__file__).with_name("transport.toml")
 WINDOW = 3 * 2**20  # per socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
 
 CHANNELS = 2  # NCCL's least number of channels, with separate connections (src/graph/connect.cc)
@@ -135,7 +131,6 @@ def first_window(network: Network) -> float:
     return (network.slow_start or INITIAL * payload(network.mtu)) * connections(network)
 
 
-@cache
 def measured() -> dict[str, float]:
     """Return the results of the experiment in docs/transport.md, which writes the file.
 
@@ -145,7 +140,8 @@ def measured() -> dict[str, float]:
     quantiles of measured over predicted time. `hosts`: number of published hosts whose NCCL
     sockets are slower than their cards; `hosts_low` and so on: their bytes per second.
     """
-    return tomllib.loads(untrusted.text(MEASURED))
+    facts: dict[str, float] = untrusted.packaged(__file__, "transport.toml")
+    return facts
 
 
 class Missed(NamedTuple):

@@ -4,10 +4,8 @@ Numbers and their sources are in hardware.toml. A name gives the usual numbers; 
 scenario replace them, and then their spread is unknown.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -17,7 +15,6 @@ from ..inputs.messages import nearest
 from ..inputs.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from .tables import sizes
 
-FILE = Path(__file__).with_name("hardware.toml")
 FLOPS_PER_PARAMETER = 6.0  # per token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 
 
@@ -51,10 +48,10 @@ class Hardware(BaseModel):
     device: dict[str, DeviceKind]
 
 
-@cache
 def written() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the catalogue as its file has it, with units."""
-    return tomllib.loads(untrusted.text(FILE))
+    tables: dict[str, dict[str, dict[str, Any]]] = untrusted.packaged(__file__, "hardware.toml")
+    return tables
 
 
 @cache

@@ -4,12 +4,10 @@ Shapes and single values are checked here; `load.checks` refuses settings that c
 other, and `load.load` reads files.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import ceil, inf
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -376,13 +374,14 @@ class Scenario(Section):
 
         It is uncertain with codecs and with a user's programs.
         """
-        table, programs, plain = self.table, catalogue(), _plain_keys()
+        programs, plain = catalogue(), untrusted.packaged(__file__, "determinism.toml")
+        parts = [("tables", self.table)]
+        parts += [(name, self.table.get(name, {})) for name in ("cluster", "network", "server")]
+        inner = [(key, part.get(key, ())) for _, part in parts[1:] for key in ("group", "link")]
+        parts += [(key, entry) for key, entries in inner for entry in entries]
         return (
-            table.keys() <= {*plain["tables"]}
+            all(part.keys() <= {*plain[name]} for name, part in parts)
             and self.objective.kind in ("none", "bound")  # without random draws
-            and all(
-                _is_plain(name, table.get(name, {})) for name in ("cluster", "network", "server")
-            )
             and all(law.is_constant for law in laws(self.cluster, self.network))
             and all(
                 one.name in programs and not programs[one.name].gossips and "codec" not in one.table
@@ -469,18 +468,6 @@ class World:
     def workers(self) -> int:
         """Number of workers that train at a time: fewer if clients are sampled."""
         return self.scenario.participants(self.algorithm)
-
-
-@cache
-def _plain_keys() -> dict[str, Any]:
-    """Return the keys without randomness by table, and the `tables` without any."""
-    return tomllib.loads(untrusted.text(Path(__file__).with_name("determinism.toml")))
-
-
-def _is_plain(name: str, table: Any) -> bool:
-    """Return whether a table and its inner tables have only plain keys."""
-    inner = [(key, entry) for key in ("group", "link") for entry in table.get(key, ())]
-    return table.keys() <= {*_plain_keys()[name]} and all(_is_plain(*entry) for entry in inner)
 
 
 def laws(*values: Any) -> Iterator[Distribution]:

@@ -4,8 +4,6 @@ The JSON Schema contains the fields' descriptions, and editors show them.
 """
 
 from collections.abc import Iterable
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -73,11 +71,10 @@ Tensors = Annotated[
 ]
 
 
-@cache
 def presets() -> dict[str, list[int]]:
     """Return the number of parameters per tensor for well-known models, by name."""
-    text = untrusted.text(Path(__file__).with_name("tensors.toml"))
-    return untrusted.toml(text, untrusted.DEEPEST)
+    models: dict[str, list[int]] = untrusted.packaged(__file__, "tensors.toml")
+    return models
 
 
 def sizes(tensors: Any) -> list[Any]:

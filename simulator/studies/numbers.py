@@ -98,7 +98,7 @@ def quantity(text: str, where: str) -> float:
     """Return a number, a share or a quantity in SI units; an error begins with `where`."""
     with suppress(ValueError):
         return float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
-    for dimension in units.DIMENSIONS:
+    for dimension in units.SI:
         with suppress(ValueError):
             return units.to_si(text, dimension)
     raise InputError(
@@ -156,7 +156,7 @@ def read_range(ends: Sequence[str], where: str, remedy: str, around: float = 1.0
         raise InputError(f"{where}: not a number with its unit; {remedy}")
     (low, name), (high, other) = [(float(p[1]), p[2] or "") for p in (parts[0], parts[-1])]
     if name != other:
-        for dimension in units.DIMENSIONS:
+        for dimension in units.SI:
             with suppress(ValueError):
                 high *= units.to_si(f"1 {other}", dimension) / units.to_si(f"1 {name}", dimension)
                 break

@@ -5,8 +5,6 @@ sentence.
 """
 
 from collections.abc import Collection, Iterator
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from ...inputs import untrusted
@@ -23,19 +21,13 @@ class Problem(NamedTuple):
     sentence: str
 
 
-@cache
-def sentences() -> dict[str, str]:
-    """Return the sentences of refusals.toml by reason."""
-    text = untrusted.text(Path(__file__).with_name("refusals.toml"))
-    return untrusted.toml(text, untrusted.DEEPEST)
-
-
 def broken(*rules: Rule, **values: object) -> Iterator[Problem]:
     """Yield a problem for each broken rule; `values` fill its sentence."""
     for holds, key, reason in rules:
         if holds:
             path = tuple(key.split(".")) if isinstance(key, str) else key
-            yield Problem(path, sentences()[reason].format(**values))
+            sentence = untrusted.packaged(__file__, "refusals.toml")[reason]
+            yield Problem(path, sentence.format(**values))
 
 
 def unknown(

@@ -7,11 +7,9 @@ loss follows the baseline's curve by steps (`FromCurve`). Otherwise its program 
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,7 +35,6 @@ from .surrogate import (
     shape,
 )
 
-MECHANISM = Path(__file__).with_name("mechanism.toml")
 AGREED = 20  # iterations until the steps and the critical batch agree
 HALVED = 40  # bisections of a range of log steps, to less than 1e-9
 ROUNDS = 4.0  # number of rounds over which a penalty sets in
@@ -576,7 +573,7 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
     )
 
 
-@cache
 def mechanism() -> dict[str, Any]:
     """Return the errors of losses by the mechanism."""
-    return tomllib.loads(untrusted.text(MECHANISM))
+    errors: dict[str, Any] = untrusted.packaged(__file__, "mechanism.toml")
+    return errors

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...inputs.units import DIMENSIONS, to_si
+from ...inputs.units import SI, to_si
 from ...results.columns import estimate_of, ranked_by
 from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
@@ -77,7 +77,7 @@ def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(map(float, values)), ""
     shown = unit(text(values[0]))
-    for dimension in DIMENSIONS:
+    for dimension in SI:
         with suppress(ValueError, TypeError):
             return [to_si(x, dimension) / to_si(f"1 {shown}", dimension) for x in values], shown
     return None
