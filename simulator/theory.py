@@ -500,7 +500,6 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
     changes = network.outage or any(link.profile or link.outages for link in network.link)
     shared = any(traffic.flows for traffic in network.background)
     replayed = any(isinstance(part.compute, ReplayedTimes) for part in parts)
-    devices = any(device.shared_by > 1 for device in cluster.described)
     clients = f"steps count only the {cluster.participants} clients of a round"
     return [
         (
@@ -512,5 +511,4 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
         (changes, "the network stays as at the start: later changes are ignored"),
         (shared, "flows of background traffic are ignored"),
         (replayed, "the times of a trace are drawn at random: Theorem 1 ignores their order"),
-        (devices, "workers that share a device are assumed to compute all the time"),
     ]

@@ -519,15 +519,6 @@ def unlike(**more):
     )  # fmt: skip
 
 
-@looped("sharing", [1, 2])
-def test_the_table_says_what_devices_cost_it(sharing):
-    described = [{"name": "one", "shared_by": sharing}]
-    cluster = {"workers": 2, "compute": "1 s", "device": described}
-    cluster["group"] = [{"name": "all", "workers": 2, "device": "one"}]
-    text = any("share a device" in note for note in theory.theory(unlike(cluster=cluster))["notes"])
-    assert text == (sharing > 1)
-
-
 def test_the_table_of_unlike_workers():
     table = theory.theory(unlike())
     (row,) = table["periods"]

@@ -51,10 +51,6 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
            'validation.network = "emulated"',
            links != "emulated" and getattr(algorithm.parameters.get("codec"), "sent_whole", False))
           for algorithm in scenario.algorithm),
-        ("cluster.device",
-         "steps of workers that share a device cannot be stretched; remove shared_by, or write "
-         'validation.compute = "real"',
-         stretched and scenario.team.shares_devices),
         ("cluster.compute",
          f"steps of {step * 1e3:.3g} ms cannot be held; write {SHORTEST * 1e3:g} ms or more, or "
          'validation.compute = "real" for real durations',

@@ -48,24 +48,22 @@ class PreparedTransfer:
 
 
 class SharedNetwork:
-    """The graph, the shared devices and the fabric of one run.
+    """The graph and the fabric of one run.
 
-    `topology`: None if only devices are shared. `lines`: the graph's lines, before the devices'.
     `offered`: for each line of changing capacity, the bytes that it could have carried before a
     time, that time, and its capacity since then.
     """
 
-    def __init__(self, topology: Topology | None, seed: int, devices: int) -> None:
-        lines = self.lines = topology.lines if topology else []
+    def __init__(self, topology: Topology, seed: int) -> None:
+        lines = self.lines = topology.lines
         self.changing = [number for number, line in enumerate(lines) if line.changes]
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
         first = {number: next(changes)[1] for number, changes in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
         self._down = dict.fromkeys(first, 0.0)  # seconds without capacity so far
-        self.devices = len(lines)
         capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
         per_flow = [number for number, line in enumerate(lines) if line.per_flow]
-        self.fabric = Fabric([*capacities, *[1.0] * devices], per_flow)
+        self.fabric = Fabric(capacities, per_flow)
 
     def next_change(self, line: int) -> tuple[float, float]:
         """Return the next change of a line: its time (inf: none), and the new capacity."""

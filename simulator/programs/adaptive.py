@@ -5,8 +5,6 @@ from itertools import count
 from math import ceil, inf, isfinite, sqrt
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
-
 from ..inputs.units import Seconds
 from .codecs.codec import Raw
 from .effects import Node
@@ -17,7 +15,6 @@ from .local import (
     LocalMomentum,
     OuterTransform,
 )
-from .pieces.piece import Number, piece
 from .pieces.transform import Identity
 from .program import Program, doc
 
@@ -32,16 +29,6 @@ class Shared(NamedTuple):
     mean_loss: float  # over the steps of the round
     last_loss: float  # at the last step of the round
     clock: float  # seconds, when the last worker reached the average
-
-
-@piece
-class Constants:
-    """The constants of eq. 5, which eq. 6 avoids; D in seconds."""
-
-    average: Annotated[Seconds, Field(gt=0, description="D: time that an average takes")]
-    smoothness: Annotated[Number, Field(gt=0, description="L: largest curvature of the loss")]
-    gradient_variance: Annotated[Number, Field(gt=0, description="sigma^2, of a worker's gradient")]
-    least_loss: Annotated[Number, Field(description="F_inf")] = 0.0
 
 
 class Gate:
@@ -72,9 +59,9 @@ class PaperRule:
     """The rule of the paper: eq. 6 at every `interval`, with its refinement on a plateau.
 
     If several boundaries pass between two averages, as in an outage, it decides once. tau0 is
-    outside the root, so the rule returns tau0 while loss and rate are unchanged. With `constants`
-    the rule is eq. 5, without refinement. `at_boundary`: whether F is the loss of the last step
-    before a boundary, or the mean over the steps since the previous one.
+    outside the root, so the rule returns tau0 while loss and rate are unchanged. `at_boundary`:
+    whether F is the loss of the last step before a boundary, or the mean over the steps since the
+    previous one.
     """
 
     def __init__(
@@ -84,12 +71,10 @@ class PaperRule:
         gamma: float,
         slack: int,
         lr_exponent: int,
-        constants: Constants | None = None,
         at_boundary: bool = False,
     ) -> None:
         self.tau0, self.interval, self.gamma, self.slack = tau0, interval, gamma, slack
-        self.lr_exponent = lr_exponent
-        self.constants, self.at_boundary = constants, at_boundary
+        self.lr_exponent, self.at_boundary = lr_exponent, at_boundary
         self.level = 0.0  # number of the last boundary passed
         self.decides = False  # whether the last period was a decision
         self.first: tuple[float, float] | None = None  # loss and rate at t = 0
@@ -111,8 +96,6 @@ class PaperRule:
         loss = shared.last_loss if self.at_boundary else self.total / self.steps
         last_rate = self.rate
         self.level, self.rate, self.total, self.steps = reached, rate, 0.0, 0
-        if self.constants is not None:
-            return self._best(tau, loss, rate, self.constants)
         first_loss, first_rate = self.first
         ratio = (first_rate / rate) ** self.lr_exponent * loss / first_loss if rate else inf
         if not 0 <= ratio < inf:
@@ -121,13 +104,6 @@ class PaperRule:
         if rate == last_rate and following + self.slack >= tau:
             return max(1, ceil(self.gamma * tau))
         return following
-
-    def _best(self, tau: int, loss: float, rate: float, constants: Constants) -> int:
-        """Return the best period for the next interval: eq. 5, rounded up as in eq. 6."""
-        gap = 2 * max(loss - constants.least_loss, 0.0) * constants.average  # nan stays nan
-        noise = rate**3 * constants.smoothness**2 * constants.gradient_variance * self.interval
-        square = gap / noise if noise else inf
-        return max(1, ceil(sqrt(square))) if isfinite(square) else tau
 
 
 class PaddleRule:
@@ -170,10 +146,6 @@ async def adacomm(
         Literal["interval", "boundary"],
         doc("F of the rule: mean since the last boundary, or the last step before this one"),
     ] = "interval",
-    constants: Annotated[
-        Constants | None,
-        doc("choose the period by eq. 5, with these constants, instead of eq. 6", shown="none"),
-    ] = None,
     variant: Annotated[
         Literal["paper", "paddle"], doc("rule for the period: the paper's, or Paddle's")
     ] = "paper",
@@ -185,7 +157,7 @@ async def adacomm(
     rule: PaddleRule | PaperRule = (
         PaddleRule(tau0)
         if variant == "paddle"
-        else PaperRule(tau0, interval, gamma, slack, lr_exponent, constants, loss_of == "boundary")
+        else PaperRule(tau0, interval, gamma, slack, lr_exponent, loss_of == "boundary")
     )
     channel = codec.open(me)
     x, losses = me.start, list[float]()

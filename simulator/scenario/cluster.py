@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
-    Discriminator,
     Field,
     PrivateAttr,
-    Tag,
     ValidationInfo,
     model_validator,
 )
@@ -47,20 +45,6 @@ class Bursts(Section):
     factor: Positive = Field(description="factor of computing time during a burst")
     on: Duration = Field(description="mean duration of a burst")
     off: Duration = Field(description="mean time between bursts")
-
-
-class Device(Section):
-    """A device that workers of a group compute on."""
-
-    name: Name = Field(description="unique name of the device")
-    speed: Positive = optional("2 computes in half the time that `compute` says", 1.0)
-    shared_by: Count = optional("workers on one device; n at once get 1/n of it each", 1)
-
-
-DeviceOrLabel = Annotated[
-    Annotated[Many[Device], Tag("devices")] | Annotated[Name, Tag("a label")],
-    Discriminator(lambda value: "devices" if isinstance(value, list | tuple | dict) else "a label"),
-]
 
 
 class Failures(Section):
@@ -252,6 +236,7 @@ class _Nodes(Section):
     membership: MembershipOf | None = optional("when workers are present; left out: always")
     drop: float | None = optional("probability that a selected client never reports", ge=0, lt=1)
     region: Name | None = optional("region of the workers")
+    device: Name | None = optional('device of the workers: a kind such as "h100-sxm", or a label')
     nic: Bandwidth | None = optional("bandwidth of the network card, each way")
 
 
@@ -281,9 +266,6 @@ class Group(_Nodes):
     name: Name = Field(description="unique name of the group")
     workers: int = Field(ge=0, le=10**9, description="number of workers in the group")
     compute: ComputeLaw | None = optional(_COMPUTE)
-    device: Name | None = optional(
-        'device of the workers: one of cluster.device, a kind such as "h100-sxm", or a label'
-    )
     extra_share: Share | None = optional(_EXTRA_SHARE)
     up: Bandwidth | None = optional("bandwidth of a worker's sending")
     down: Bandwidth | None = optional("bandwidth of a worker's receiving")
@@ -321,7 +303,6 @@ class Cluster(_Nodes):
 
     workers: int = Field(ge=1, le=MOST_WORKERS, description="number of workers")
     compute: ComputeLaw = Field(description=_COMPUTE)
-    device: DeviceOrLabel | None = optional("devices that groups may use, or a label")
     extra_share: Share = optional(_EXTRA_SHARE, 0.0)
     allow_zero: bool = optional("allow a compute time of zero", False)
     accumulation: int = optional(
@@ -386,13 +367,3 @@ class Cluster(_Nodes):
             return self.workers
         share = ceil((sampling.share or 0.0) * self.workers - 1e-9)
         return max(1, min(self.workers, sampling.clients or share))
-
-    @property
-    def described(self) -> tuple[Device, ...]:
-        """The devices with a table; labels have none."""
-        return self.device if isinstance(self.device, tuple) else ()
-
-    @property
-    def devices(self) -> dict[str | None, Device]:
-        """The described devices by name."""
-        return {device.name: device for device in self.described}

@@ -1,6 +1,5 @@
 """Resolve a scenario's workers: laws, groups, devices, regions and mean speeds."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, inf
@@ -15,7 +14,7 @@ from .tables import BUCKET
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker: its compute-time law (on its device), its possible extra delay, its region.
+    """One worker: its compute-time law, its possible extra delay, its region.
 
     `shared`: whether the extra delay hits a share of the cluster, not of the group. `profile` and
     `bursts` change the speed over time. `inner`: seconds per step in which its devices
@@ -39,7 +38,7 @@ class Worker:
 
     @property
     def mean_speed(self) -> float:
-        """Long-run speed on an unshared device, as a share of full speed."""
+        """Long-run speed, as a share of full speed."""
         speed = 1.0 if self.profile is None else self.profile.mean
         if (bursts := self.bursts) is not None:
             speed *= (bursts.off + bursts.on / bursts.factor) / (bursts.off + bursts.on)
@@ -61,28 +60,6 @@ class Team:
             size = cluster.workers - len(ranks) if group is None else group.workers
             ranks += _repeated(_worker(cluster, group, self._inner_bytes), len(ranks), size)
         return ranks
-
-    @cached_property
-    def devices(self) -> list[int | None]:
-        """The number of the device that each worker shares; None for an unshared device.
-
-        The workers of a group fill its devices in rank order; the last device may have fewer. Laws
-        of workers that share a device apply to one that computes alone.
-        """
-        described = self._cluster.devices
-        devices: list[int | None] = []
-        number = 0
-        for group in self._cluster.group:
-            size = described[group.device].shared_by if group.device in described else 1
-            for start in range(0, group.workers, size):
-                devices += [number if size > 1 else None] * min(size, group.workers - start)
-                number += size > 1
-        return devices + [None] * (self._cluster.workers - len(devices))
-
-    @cached_property
-    def shares_devices(self) -> bool:
-        """Whether workers share a device."""
-        return any(device is not None for device in self.devices)
 
     @cached_property
     def varies(self) -> bool:
@@ -123,21 +100,10 @@ class Team:
             for rank in ranks[:count]:
                 if (extra := self.workers[rank].extra) is not None:
                     laws[rank].append(extra)
+        # A step is an amount of work: its mean duration is the mean work over the mean speed.
         return [
-            sums if speed == 1 else [law.scaled(1 / speed) for law in sums]
-            for sums, speed in zip(laws, self.mean_speeds, strict=True)
-        ]
-
-    @cached_property
-    def mean_speeds(self) -> list[float]:
-        """Long-run speeds of workers that always compute, as shares of full speed.
-
-        A step is an amount of work: its mean duration is the mean work over the mean speed.
-        """
-        filled = Counter(self.devices)
-        return [
-            worker.mean_speed / (1 if device is None else filled[device])
-            for worker, device in zip(self.workers, self.devices, strict=True)
+            sums if worker.mean_speed == 1 else [law.scaled(1 / worker.mean_speed) for law in sums]
+            for sums, worker in zip(laws, self.workers, strict=True)
         ]
 
     @cached_property
@@ -196,8 +162,7 @@ def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker
             "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
             cluster.profile, cluster.bursts,
         )  # fmt: skip
-    compute, device = group.compute or cluster.compute, cluster.devices.get(group.device)
-    compute = compute.scaled(1 / device.speed) if device else compute
+    compute = group.compute or cluster.compute
     return Worker(
         group.name,
         compute,

@@ -23,7 +23,7 @@ from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
-from paceline.simulator.scenario.cluster import Bursts, Cluster
+from paceline.simulator.scenario.cluster import Bursts
 from paceline.simulator.scenario.scenario import World
 from tests.distributions.test_law import TABLES
 from tests.helpers.cases import looped
@@ -126,38 +126,6 @@ def test_expected_laws_are_those_of_the_simulated_workers():
     assert spent == pytest.approx(3000 * np.mean(world.team.mean_compute), rel=0.02)
 
 
-# Devices
-
-A100 = {"name": "a100", "speed": 2.0}
-
-
-def on_devices(*devices, groups, **changes):
-    """A world with a group for each (workers, device)."""
-    made = [
-        {"name": str(index), "workers": size} | ({"device": device} if device else {})
-        for index, (size, device) in enumerate(groups)
-    ]
-    return scenario(
-        compute=EXPONENTIAL, cluster={"device": list(devices), "group": made} | changes,
-        workers=sum(size for size, _ in groups) + 1,
-    )  # fmt: skip
-
-
-def test_a_device_is_so_many_times_as_fast_as_compute_says():
-    world = on_devices(A100, groups=[(2, "a100"), (1, None)])
-    plain = on_devices(groups=[(2, None), (1, None)])
-    actual, slow = (first(cluster.compute_times(item, 4), 300) for item in (world, plain))
-    np.testing.assert_allclose(actual, slow / np.array([[2], [2], [1], [1]]), rtol=1e-15)
-    assert world.team.mean_compute == [0.5, 0.5, 1, 1]
-    assert world.team.ideal_rate == 6
-
-
-def test_an_extra_delay_is_no_faster_on_a_fast_device():
-    extra = {"extra": "3 s", "extra_share": 1.0}
-    world = on_devices(A100, groups=[(1, "a100")], compute="1 s", **extra)
-    assert world.team.mean_compute == [3.5, 4]
-
-
 @pytest.mark.parametrize("name", sorted(TABLES))
 @given(by=st.floats(0.01, 100), seed=st.integers(0, 99))
 def test_scaled_laws_are_those_of_longer_times(name, by, seed, tmp_path_factory):
@@ -170,32 +138,6 @@ def test_scaled_laws_are_those_of_longer_times(name, by, seed, tmp_path_factory)
     np.testing.assert_allclose(other, by * one, rtol=1e-9, atol=1e-12)
     assert scaled.expectation == pytest.approx(by * law.expectation)
     assert scaled.variance == pytest.approx(by**2 * law.variance)
-
-
-def test_workers_fill_their_groups_shared_devices_in_order():
-    shared, pair = A100 | {"shared_by": 3}, {"name": "pair", "shared_by": 2}
-    groups = [(4, "a100"), (1, None), (2, "pair"), (3, "a100")]
-    cluster_only = on_devices(groups=groups[1:2])  # sharing itself is for a network of flows
-    assert cluster_only.team.devices == [None, None]
-    world = cluster_only.model_copy(
-        update={"cluster": Cluster.model_validate({
-            "workers": 11, "compute": "1 s", "device": [shared, pair],
-            "group": [{"name": str(i), "workers": n} | ({"device": d} if d else {})
-                      for i, (n, d) in enumerate(groups)],
-        })}
-    )  # fmt: skip
-    assert world.team.devices == [0, 0, 0, 1, None, 2, 2, 3, 3, 3, None]
-    # if all computed at once; a device then does as much as for one
-    assert world.team.mean_compute == pytest.approx([1.5, 1.5, 1.5, 0.5, 1, 2, 2, 1.5, 1.5, 1.5, 1])
-    assert world.team.ideal_rate == pytest.approx(2 + 2 + 1 + 1 + 2 + 1)
-
-
-def test_a_device_may_be_a_label_where_none_is_described():
-    world = scenario(
-        cluster={"device": "k80", "group": [{"name": "a", "workers": 1, "device": "x"}]}
-    )
-    assert world.team.devices == [None] * 4
-    assert world.team.mean_compute == [1] * 4
 
 
 # Traces

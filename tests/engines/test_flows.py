@@ -158,10 +158,7 @@ def stormy(number, steps):
     if draw.random() < 0.3:
         groups[1]["compute"] = drawn_law(draw, 1.0)
     trouble = draw.random()
-    if trouble < 0.2:
-        cluster["device"] = [{"name": "gpu", "shared_by": groups[0]["workers"]}]
-        groups[0]["device"] = "gpu"
-    elif trouble < 0.5:
+    if trouble < 0.5:
         cluster["failures"] = {"between": "200 s", "repair": "3 s"}
         recovery = {"policy": draw.choice(program.recovers)}
         if recovery["policy"] == "restart":
@@ -285,47 +282,6 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(run, others):
         assert "a->b" in note or "b->a" in note
         assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
         assert result.steps < 5
-
-
-@looped("workers", [2, 3, 5])
-def test_workers_on_one_device_take_turns(workers):
-    """Workers share a device equally: n at once take n times as long, in any program."""
-    device = {
-        "device": [{"name": "gpu", "shared_by": workers}],
-        "group": [{"name": "all", "workers": workers, "device": "gpu"}],
-    }
-    for name in ("ssgd", "ssgd-bucketed", "psgd"):
-        for model in ("closed-form", "flows"):
-            network = RING | {"model": model}
-            alone = simulate(scenario({"name": name}, workers=workers, network=network, steps=4))
-            shared = simulate(
-                scenario({"name": name}, workers=workers, network=network, steps=4, cluster=device)
-            )
-            if name != "ssgd-bucketed":  # which overlaps less
-                added = 4 * (workers - 1)
-                assert shared.duration == pytest.approx(alone.duration + added, rel=1e-12)
-            else:
-                assert shared.duration > alone.duration + 4 * (workers - 1)
-
-
-def test_processor_sharing_of_unequal_work():
-    """2 s and 6 s of work: both at half speed until 4 s, then 4 s of one alone: 4 s and 8 s."""
-    device = {
-        "device": [{"name": "gpu", "shared_by": 2}],
-        "group": [
-            {"name": "pair", "workers": 2, "device": "gpu"},
-        ],
-    }
-    law = {"dist": "mixture", "components": [
-        {"weight": 1, "dist": "constant", "value": "2 s"},
-        {"weight": 1, "dist": "constant", "value": "6 s"},
-    ]}  # fmt: skip
-    seen = set()
-    for seed in range(12):
-        world = scenario({"name": "ssgd"}, workers=2, compute=law, steps=1, cluster=device)
-        result = simulate(world, seed=seed)
-        seen.add((round(result.seconds["wait"] * 2, 9), round(result.duration, 9)))
-    assert seen == {(0, 4), (4, 8), (0, 12)}
 
 
 def test_messages_that_arrive_together_share_the_servers_card():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import adaptive
-from paceline.simulator.programs.adaptive import Constants, PaddleRule, PaperRule, Shared
+from paceline.simulator.programs.adaptive import PaddleRule, PaperRule, Shared
 from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, play, scenario, simulate
 
@@ -154,22 +154,6 @@ def test_the_loss_may_be_that_of_the_last_step_before_the_boundary():
     rule = PaperRule(10, 60.0, 0.5, 0, 1, at_boundary=True)
     assert rule(10, Shared(4.0, 3.0, 2.0, 20.0), RATE) == 10
     assert rule(10, Shared(1.0, 1.0, 0.81, 61.0), RATE) == ceil(sqrt(0.81 / 4) * 10) == 5
-
-
-@looped(
-    ("loss", "rate", "least", "period"),
-    [(2.0, 0.1, 0.0, 10), (2.0, 0.1, 1.0, 8), (0.5, 0.1, 0.0, 5), (2.0, 0.2, 0.0, 4),
-     (0.5, 0.1, 0.7, 1), (2.0, 0.0, 0.0, 16), (nan, 0.1, 0.0, 16)],
-)  # fmt: skip
-def test_with_known_constants_the_period_is_eq_5s(loss, rate, least, period):
-    """sqrt(2 (F - Finf) D / (lr^3 L^2 sigma^2 T0)), here with D = 0.18, L = 2, sigma^2 = 0.03."""
-    known = Constants(average="180 ms", smoothness=2.0, gradient_variance=0.03, least_loss=least)
-    rule = PaperRule(16, 60.0, 0.5, 0, 1, constants=known)
-    rule(16, shared(loss, 1.0), rate)
-    assert rule(16, shared(loss, 61.0), rate) == period
-    if isfinite(loss) and rate:
-        eq5 = 2 * max(0.0, loss - least) * 0.18 / (rate**3 * 2.0**2 * 0.03 * 60)
-        assert period == max(1, ceil(sqrt(eq5)))
 
 
 # The variant of Paddle

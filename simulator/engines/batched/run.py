@@ -67,7 +67,6 @@ def supports(world: World) -> str | None:
         "its server answers messages in their order of arrival": program.server is not None,
         "nodes crash, or the slowest are left out": scenario.troubled,
         "transfers share links": not scenario.network.closed_form,
-        "workers share devices": scenario.team.shares_devices,
         "compute times change with time": scenario.team.varies,
         "its workers send each other messages": program.gossips,
         "its workers do not wait for each other": program.pooled,

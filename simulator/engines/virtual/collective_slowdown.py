@@ -102,13 +102,10 @@ def join(node: VirtualNode, collective: Collective) -> None:
 
 
 def notes(run: Any) -> list[str]:
-    """Return a note if outages or shared devices make the slowdown ineffective."""
+    """Return a note if outages make the slowdown ineffective."""
     if not run.beside or isinstance(run.nodes[0].computing, CollectiveSlowdown):
         return []
-    return [
-        "cluster.beside_collectives has no effect on workers that crash, come and go, or share "
-        "devices"
-    ]
+    return ["cluster.beside_collectives has no effect on workers that crash, or come and go"]
 
 
 def tell(nodes: Sequence[VirtualNode]) -> None:

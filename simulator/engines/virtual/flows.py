@@ -64,7 +64,6 @@ class FlowTransport:
 
     def __init__(self, run: Any, lines: SharedLines) -> None:
         self._run, self._lines = run, lines
-        assert lines.topology is not None
         self.traffic = FlowNetwork(run.scenario, lines.topology, lines.fabric, run.seed)
 
     # Messages

@@ -18,7 +18,7 @@ runs ahead of the others.
 Reasons. One SimPy event per step would take most of the time: tests/lab/bench/parts.py compares
 with models written that way. Without it, most time goes into `gradient`, `wait`, `block`, `send`
 and `receive`. They read slots instead of properties, and use `if` instead of `max`; a comment marks
-each such place. A node that is always up, on a separate device, has no `outages` and no
+each such place. A node that is always up has no `outages`; without slowdown it has no
 `computing`. There is one class for all nodes because CPython reads its slots faster; the branch
 costs little.
 
@@ -52,7 +52,7 @@ State of a `VirtualNode`, besides its identity and the model's sizes (s: seconds
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
 | `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
 | `outages` | `Outages` | its crashes and what they cost; None: always up | `Simulation` |
-| `computing` | computing | durations of work; None: as drawn | `SharedLines`, `Simulation` |
+| `computing` | computing | durations of work; None: as drawn | `Simulation` |
 
 After a change run tests/engines (test_virtual, test_conformance and test_batched
 compare engines to the last bit or to 1e-9), then `make bench`.

@@ -1,7 +1,7 @@
-"""The lines that the transfers of a run share; a shared device is also a line.
+"""The lines that the transfers of a run share.
 
-The fabric (`network.fabric`) is a flow-level max-min model of the lines. Nodes and transports start
-transfers (or gradients to compute) there by number, with a callback for the end of each.
+The fabric (`network.fabric`) is a flow-level max-min model of the lines. Transports start transfers
+there by number, with a callback for the end of each.
 
 Three sources of events advance together, in `Simulation.release` and `advance`: SimPy and messages
 (up to `until`), the fabric (when a transfer ends next), and `events` (outages, profiles, competing
@@ -11,15 +11,13 @@ events pass only while a transfer is in flight, so that endless ones keep no run
 change run tests/engines/test_flows.py and tests/network.
 """
 
-import types
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from math import inf, nextafter
+from math import inf
 from typing import Any, NamedTuple
 
 from ...network.flow_network import SharedNetwork
 from ...network.topology.graph import Greedy, Topology
-from ..collective import GradientPiece
 from .node import VirtualNode
 
 ENDLESS = 1e24  # bytes of a flow that never ends
@@ -99,39 +97,22 @@ class Transfer(NamedTuple):
 class SharedLines:
     """The lines of a run.
 
-    `topology`: the network's graph, None if only devices are shared. `events`: the changes to come.
-    `transfers`: those in flight by number, without competing flows, which never end.
+    `topology`: the network's graph. `events`: the changes to come. `transfers`: those in flight by
+    number, without competing flows, which never end.
     """
 
     def __init__(self, run: Any) -> None:
-        scenario = run.scenario
         self._agenda = run.agenda
         self.transfers: dict[int, Transfer] = {}
-        self._devices = scenario.team.devices
-        count = max((number for number in self._devices if number is not None), default=-1) + 1
-        self.topology = Topology(scenario) if scenario.network.model == "flows" else None
-        self.network = SharedNetwork(self.topology, run.seed, count)
+        self.topology = Topology(run.scenario)
+        self.network = SharedNetwork(self.topology, run.seed)
         self.fabric = self.network.fabric
         self.events = NetworkEvents(self.network)
-        for greedy in self.topology.greedy() if self.topology else ():
+        for greedy in self.topology.greedy():
             self.events.add_competing_flow(greedy, run.seed)
-        paths = [
-            self.fabric.path([self.network.devices + device], 0.0, limit=1.0)
-            for device in range(count)
-        ]
-        self._paths = [None if device is None else paths[device] for device in self._devices]
-
-    def share_device(self, run: Any, node: VirtualNode) -> None:
-        """Let a worker compute on its shared device, if it has one."""
-        path = self._paths[node.rank]
-        if path is not None:
-            node.computing = SharedDevice(run, node, path)
 
     def track(
-        self,
-        number: int,
-        follow: Callable[[float], None],
-        lines: Callable[[], frozenset[int]] = frozenset,
+        self, number: int, follow: Callable[[float], None], lines: Callable[[], frozenset[int]]
     ) -> None:
         """Store the function to call when a transfer ends, and its lines."""
         self.transfers[number] = Transfer(follow, lines)
@@ -192,32 +173,3 @@ class SharedLines:
                 ranks = sorted(node.rank for node in nodes if node.meeting is collective)
                 stuck.append(f"workers {ranks} wait in {collective.kind} {collective.index}")
         return stuck
-
-
-class SharedDevice:
-    """A device that a worker shares with others, each at most at full speed."""
-
-    def __init__(self, run: Any, node: VirtualNode, path: int) -> None:
-        self._run, self._node, self._path = run, node, path
-
-    @types.coroutine
-    def takes(self, work: float) -> Generator[None, float, float]:
-        """Compute `work` seconds; return the duration in seconds."""
-        run, node = self._run, self._node
-        number = run.lines.fabric.send(node.now, self._path, work)
-        run.lines.track(number, lambda at: run.agenda.ready.append((node, at)))
-        node.handle = GradientPiece(None, inf)
-        done = yield
-        node.handle = None
-        took = done - node.now
-        while node.now + took < done:  # rounding may make it negative; the fabric cannot go back
-            took = nextafter(took, inf)
-        return took
-
-    backward = takes
-
-    def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Free all pieces at the end of the step."""
-        now = max(self._run.lines.fabric.clock, *(piece.done for piece in pieces))
-        self._node.now = now
-        return [GradientPiece(piece.result, now) for piece in pieces]

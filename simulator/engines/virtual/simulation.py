@@ -128,8 +128,6 @@ class Simulation:
         costs = EffectCosts(scenario)
         for node, durations in zip(self.nodes, self._durations(), strict=False):
             node.compute_with(durations, self.objective.source(node.rank))
-            if self.lines is not None:
-                self.lines.share_device(self, node)
             alone = program.pooled and not program.gossips
             inner: Any = InOrder(node) if alone else node
             node.execute(program.start(program.worker, costs.on(inner), parameters))
@@ -142,17 +140,15 @@ class Simulation:
             node.watch(self.observer.first)
 
     def connect(self) -> None:
-        """Make the transport, and the lines that its transfers or devices share, if any."""
+        """Make the transport, and the lines that its transfers share, if any."""
         self.lines: Any = None
-        model = self.scenario.network.model
-        if model == "flows" or self.scenario.team.shares_devices:
+        if self.scenario.network.model == "flows":
             from . import flows, shared_lines  # noqa: PLC0415 - they load numba
 
             self.lines = shared_lines.SharedLines(self)
-            if model == "flows":
-                self.transport: Any = flows.FlowTransport(self, self.lines)
-                return
-        self.transport = ClosedFormTransport(self)
+            self.transport: Any = flows.FlowTransport(self, self.lines)
+        else:
+            self.transport = ClosedFormTransport(self)
 
     def _durations(self) -> list[Iterator[float]]:
         """Return each worker's compute times (s), drawn as its clock advances.

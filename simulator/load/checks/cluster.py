@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...inputs.messages import KeyPath, nearest
+from ...inputs.messages import KeyPath
 from ...scenario.cluster import Cluster, Group, Recovery
 from ...scenario.scenario import Scenario
 from .refusal import Problem, broken
@@ -71,31 +71,6 @@ def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def device_problems(scenario: Scenario) -> Iterator[Problem]:
-    """Yield the problems of the devices that workers compute on."""
-    cluster, used = scenario.cluster, [group.device for group in scenario.cluster.group]
-    names = [device.name for device in cluster.described]
-    for index, group in enumerate(cluster.group):
-        where = ("cluster", "group", index)
-        device = cluster.devices.get(group.device)
-        if names and group.device is not None and device is None:
-            near = nearest(group.device, names, "devices")
-            yield Problem((*where, "device"), f"unknown; {near}")
-        for key in ("profile", "bursts", "failures") if device and device.shared_by > 1 else ():
-            of_group = getattr(group, key) is not None
-            path = (*where, key) if of_group else ("cluster", key)
-            varies = of_group or getattr(cluster, key) is not None
-            yield from broken((varies, path, "shared-device-speed"), group=group.name, key=key)
-    for index, name in enumerate(names):
-        first, path = names.index(name), ("cluster", "device", index, "name")
-        yield from broken(
-            (first < index, path, "device-name-twice"),
-            (first == index and name not in used, path, "device-unused"),
-            first=first,
-            name=name,
-        )
-
-
 def recovery_problems(scenario: Scenario) -> Iterator[Problem]:
     """Yield the problems of crashes, absences, sampled clients and recoveries."""
     cluster, algorithms = scenario.cluster, scenario.algorithm
@@ -153,7 +128,6 @@ def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[Problem]:
         (policy == "restart" and recovery.checkpoint is None, "policy", "no-checkpoint"),
         (of_all, "quorum", "quorum-too-large"),
         (backups >= workers, "backup", "backup-of-all"),
-        (leaves_out and scenario.team.shares_devices, key, "shared-left-out"),
         policy=policy,
         workers=workers,
         last=workers - 1,
@@ -161,30 +135,23 @@ def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[Problem]:
 
 
 def _membership(scenario: Scenario, *, restarts: bool) -> Iterator[Problem]:
-    cluster, shared = scenario.cluster, scenario.team.shares_devices
+    cluster = scenario.cluster
     for where, table in nodes(scenario):
         rank = max(table.membership.trace, default=0) if table.membership else 0
-        path, beyond = (*where, "membership"), rank >= cluster.workers
-        yield from broken(
-            (beyond, path, "membership-rank"),
-            (table.membership and shared and not beyond, path, "membership-shared"),
-            rank=rank,
-            last=cluster.workers - 1,
-        )
+        rule = rank >= cluster.workers, (*where, "membership"), "membership-rank"
+        yield from broken(rule, rank=rank, last=cluster.workers - 1)
     yield from broken((cluster.elastic and restarts, "cluster.membership", "membership-restart"))
 
 
 def _crashes(scenario: Scenario, *, restarts: bool) -> Iterator[Problem]:
-    workers, devices = scenario.cluster.workers, scenario.team.devices
+    workers = scenario.cluster.workers
     unserved = scenario.algorithm and not any(algorithm.served for algorithm in scenario.algorithm)
     for index, crash in enumerate(scenario.cluster.crash):
         where, rank = ("cluster", "crash", index), crash.worker
         beyond = rank != "server" and rank >= workers
-        shares = rank != "server" and not beyond and devices[rank] is not None
         yield from broken(
             (rank == "server" and unserved, (*where, "worker"), "no-server"),
             (beyond, (*where, "worker"), "crash-rank"),
-            (shares, (*where, "worker"), "crash-shared"),
             (crash.lasts is None and restarts, where, "crash-for-good"),
             last=workers - 1,
         )

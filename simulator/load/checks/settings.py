@@ -22,7 +22,7 @@ from ...scenario.fields import LEAST, MOST
 from ...scenario.redraw import knows
 from ...scenario.scenario import Algorithm, Scenario, arguments
 from ...scenario.tables import LearningCurve, NoObjective, Optimizer, Range
-from .cluster import cluster_problems, device_problems, recovery_problems
+from .cluster import cluster_problems, recovery_problems
 from .network import network_problems
 from .refusal import Problem, broken, unknown
 
@@ -42,7 +42,6 @@ def problems(scenario: Scenario) -> dict[KeyPath, str]:
     faults = [
         *cluster_problems(scenario),
         *_prices(scenario),
-        *device_problems(scenario),
         *network_problems(scenario),
         *_run(scenario),
         *_algorithms(scenario),
