@@ -43,10 +43,7 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
     if isinstance(spec, Bound):
         lr, first = algorithm.parameters["lr"], algorithm.parameters.get("tau0")
         tau = algorithm.parameters.get("tau", FixedPeriod(first or 1))
-        bound = ErrorBound(
-            workers, lr(1), spec.smoothness, spec.gradient_variance, spec.initial_gap
-        )
-        return TheoremTwo(bound, tau, ruled=first is not None)
+        return TheoremTwo(ErrorBound.of(spec, workers, lr(1)), tau, ruled=first is not None)
     if isinstance(spec, Quadratic):
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):

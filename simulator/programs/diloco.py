@@ -120,11 +120,9 @@ async def delayed_diloco(
     codec: Codec = Raw(),
 ) -> None:
     """Delayed DiLoCo: each outer step uses the mean displacement of the previous round."""
-
-    def combine(came: Vector, before: Vector, mean: Vector | None) -> Vector | None:
-        return mean
-
-    await late_rounds(me, lr, inner, tau, outer_lr, outer_momentum, codec, combine)
+    await late_rounds(
+        me, lr, inner, tau, outer_lr, outer_momentum, codec, lambda came, before, mean: mean
+    )
 
 
 async def eager_diloco(

@@ -88,9 +88,8 @@ class Gate:
         return []
 
 
-def bounded_lead(workers: int, lead: int) -> Gate:
-    """Make a gate that stops workers `lead` + 1 arrivals ahead of the slowest."""
-    return Gate(workers, lead)
+bounded_lead = Gate
+"""The public name."""
 
 
 async def push_and_pull(me: Node, *, codec: Codec = Raw()) -> None:
@@ -101,14 +100,14 @@ async def push_and_pull(me: Node, *, codec: Codec = Raw()) -> None:
         x = await channel.request(me.server, await me.gradient(x))
 
 
-async def asgd_server(
+async def apply_each(
     me: Node,
-    *,
     lr: LearningRate,
-    momentum: LocalMomentum = Identity(),
-    codec: Codec = Raw(),
+    momentum: LocalMomentum,
+    codec: Codec,
+    admit: Callable[[int], Iterable[int]],
 ) -> None:
-    """Asynchronous SGD: a serial server applies each gradient as it arrives, however stale."""
+    """Apply each gradient as it arrives; then answer the workers that `admit(worker)` names."""
     channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
@@ -118,7 +117,19 @@ async def asgd_server(
         direction, u = momentum.update(g, u, x)
         x = x - lr(update // me.workers) * direction
         me.mark(x)
-        me.send(worker, x)
+        for ready in admit(worker):
+            me.send(ready, x)
+
+
+async def asgd_server(
+    me: Node,
+    *,
+    lr: LearningRate,
+    momentum: LocalMomentum = Identity(),
+    codec: Codec = Raw(),
+) -> None:
+    """Asynchronous SGD: a serial server applies each gradient as it arrives, however stale."""
+    await apply_each(me, lr, momentum, codec, lambda worker: [worker])
 
 
 async def ssp_server(
@@ -132,18 +143,7 @@ async def ssp_server(
     codec: Codec = Raw(),
 ) -> None:
     """SSP: asynchronous SGD in which workers too far ahead wait for the slowest."""
-    channel = codec.open(me)
-    x = me.start
-    u = momentum.init(x)
-    gate = bounded_lead(me.workers, staleness)
-    for update in count(me.workers):
-        worker, g = await channel.receive()
-        me.work(me.apply_seconds)
-        direction, u = momentum.update(g, u, x)
-        x = x - lr(update // me.workers) * direction
-        me.mark(x)
-        for ready in gate.admit(worker):
-            me.send(ready, x)
+    await apply_each(me, lr, momentum, codec, bounded_lead(me.workers, staleness).admit)
 
 
 async def collect(

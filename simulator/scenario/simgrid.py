@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
-import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..errors import InputError
 from ..inputs import messages, untrusted
 from ..inputs.units import to_si
 from .fields import from_file
+from .shortest import ShortestPaths
 
 VERSIONS = [{"version": version} for version in ("4", "4.0", "4.1")]
 MOST_ELEMENTS = 100_000
@@ -167,26 +167,12 @@ class Zone:
             return [Edge(out.up + self.backbone + into.down, source, to)]
         if self.routing in ("Full", "None"):
             return [self.edges[source, to]] if (source, to) in self.edges else []
-        edges, names = list[Edge](), [*self.members]
-        start, current = self.members[source], self.members[to]
-        while current != start:
-            previous = int(self._predecessors[start, current])
-            if previous < 0:
-                return []
-            edges.insert(0, self.edges[names[previous], names[current]])
-            current = previous
-        return edges
+        return [self.edges[hop] for hop in self._paths.hops(source, to)]
 
     @cached_property
-    def _predecessors(self) -> np.ndarray:
-        """The last member but one on each pair's shortest path, shape (members, members)."""
-        from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
-
-        lengths = np.full((len(self.members), len(self.members)), np.inf)
-        for (source, to), edge in self.edges.items():
-            lengths[self.members[source], self.members[to]] = len(edge.links)
-        predecessors: np.ndarray = floyd_warshall(lengths, return_predecessors=True)[1]
-        return predecessors
+    def _paths(self) -> ShortestPaths:
+        lengths = {hop: len(edge.links) for hop, edge in self.edges.items()}
+        return ShortestPaths([*self.members], lengths)
 
 
 @dataclass(frozen=True, repr=False)

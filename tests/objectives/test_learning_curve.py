@@ -73,7 +73,7 @@ def test_the_other_paper_is_predicted_and_says_how_far_set_ups_lie_apart():
         wrong, _ = predicted(law, ROWS[~TABLE_4])
         assert np.abs(np.expm1(wrong)).max() <= 0.003
     furthest = math.tan(0.45 * math.pi) * abs(wrong.mean())
-    assert furthest / Z90 == pytest.approx(evidence.PAPERS, abs=5e-4)
+    assert furthest / Z90 == pytest.approx(evidence.FACTS.papers, abs=5e-4)
 
 
 def other_papers():

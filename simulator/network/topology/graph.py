@@ -16,13 +16,12 @@ from itertools import combinations, pairwise
 from math import inf
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from ...distributions.law import Law
 from ...distributions.parametric import Constant
 from ...distributions.random_streams import Purpose
 from ...scenario.network import Link, Network
 from ...scenario.scenario import Scenario
+from ...scenario.shortest import Pair, ShortestPaths
 from .. import tcp
 from .places import Places
 from .traffic_shape import (
@@ -35,9 +34,6 @@ from .traffic_shape import (
 
 PICOSECONDS = 1e12  # per second; every hop adds one, so the fewest hops win among equal paths
 FOREVER = 1e9  # seconds, in place of a latency without a mean
-
-
-Pair = tuple[str, str]
 
 
 class PlacePath(NamedTuple):
@@ -105,8 +101,7 @@ class NetworkGraph:
         for pair in combinations(self.meeting, 2):
             if pair not in self.direct and table and table.row(*pair):
                 self._join(*pair)
-        self.linked = list(self.direct)
-        self._linked = frozenset(self.linked)
+        self.linked = dict.fromkeys(self.direct)
         for pair in self.pairs():
             if regions & {*pair} and not self._path(*pair):
                 self._join(*pair)
@@ -174,38 +169,14 @@ class NetworkGraph:
 
     def _path(self, source: str, to: str) -> list[Pair]:
         """Return the hops between two places over links; empty if no links connect them."""
-        if (source, to) in self._linked:
-            return [(source, to)]
-        if source not in self._number or to not in self._number:
-            return []
-        ends, here = [to], self._number[to]
-        while here != self._number[source]:
-            here = int(self._before[self._number[source], here])
-            if here < 0:
-                return []
-            ends.append(self._names[here])
-        return list(pairwise(reversed(ends)))
+        return [(source, to)] if (source, to) in self.linked else self._paths.hops(source, to)
 
     @cached_property
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(name for pair in self.linked for name in pair))
-
-    @cached_property
-    def _number(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._names)}
-
-    @cached_property
-    def _before(self) -> np.ndarray:
-        """The last place but one on each pair's shortest path, shape (places, places)."""
-        from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
-
-        times = np.full((len(self._names), len(self._names)), inf)
-        for source, to in self.linked:
-            latency = sum(law.expectation for law in self.places.laws(source, to))
-            ends = self._number[source], self._number[to]
-            times[ends] = min(latency, FOREVER) * PICOSECONDS + 1
-        before: np.ndarray = floyd_warshall(times, return_predecessors=True)[1]
-        return before
+    def _paths(self) -> ShortestPaths:
+        laws = {hop: self.places.laws(*hop) for hop in self.linked}
+        latencies = {hop: sum(law.expectation for law in laws[hop]) for hop in self.linked}
+        times = {hop: min(time, FOREVER) * PICOSECONDS + 1 for hop, time in latencies.items()}
+        return ShortestPaths([*dict.fromkeys(name for hop in times for name in hop)], times)
 
     def idle(self) -> list[int]:
         """Return the indices of the [[network.link]] that no path between nodes uses."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...inputs import log_table
+from ...inputs import log_table, untrusted
 from ...inputs.messages import visible
 from ...results import intervals
 from . import power_law
@@ -41,15 +41,10 @@ WARM, SURE = 0.005, 0.9  # least share of the log, and of the draws, for a warm-
 ROSE = 0.05  # tolerated rise of a log, as a share of its fall
 SPIKE, SLIGHT, AT_BOUND = 6.0, 0.01, 0.2
 """Error of a spike, in standard deviations and relative; share of draws at a bound."""
-KINDS = {
-    "tokens": "tokens tokens_seen seen_tokens num_tokens n_tokens total_tokens consumed_tokens "
-    "train_tokens samples consumed_samples num_samples",
-    "step": "step steps global_step iteration iter it train_step",
-    "run": "run seed",
-}
-KINDS_OF = {word: kind for kind, spelled in KINDS.items() for word in spelled.split()}
-EVALUATED = {"val", "valid", "validation", "eval", "evaluation", "test", "dev"}
-SAID = EVALUATED | {"train", "training", "lm", "mean", "avg", "average", "loss", "cross", "entropy"}
+WORDS = untrusted.packaged(__file__, "curve.toml")
+KINDS_OF = {word: kind for kind, words in WORDS["kinds"].items() for word in words.split()}
+EVALUATED = {*WORDS["evaluated"].split()}
+LOSS_WORDS = EVALUATED | {*WORDS["loss"].split()}
 
 
 @dataclass(frozen=True)
@@ -274,7 +269,7 @@ def _quantity(name: str) -> tuple[str, int] | None:
     Losses of an evaluation come first, then other losses, then TensorBoard's "Value".
     """
     words = log_table.words(log_table.bare(name))
-    if "loss" in words and {*words} <= SAID:
+    if "loss" in words and {*words} <= LOSS_WORDS:
         return "loss", 1 - bool(EVALUATED & {*words})
     if words == ["value"]:
         return "loss", 2

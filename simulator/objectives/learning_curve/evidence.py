@@ -6,8 +6,9 @@ replicas that average every H steps, and N parameters,
 a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30.
 
 Below H = 30 it grows with ln H from zero at H = 1; above, for M > 1, by k for every factor e, times
-(20 / tokens per parameter)^SPARSE: with few tokens, rare averages cost more.
-`tests/lab/evidence/diloco.py` fits it to the published tables; diloco_law.toml has the fit.
+(20 / tokens per parameter)^sparse: with few tokens, rare averages cost more.
+`tests/lab/evidence/diloco.py` fits it to the published tables; diloco_law.toml has the fit, and
+evidence.toml the other constants (`FACTS`).
 
 Errors are arrays of `DRAWS` draws of a log ratio. Sources of errors have names, and a source has
 the same draws everywhere, so errors common to two algorithms cancel between them.
@@ -17,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,36 +27,11 @@ from ...inputs import untrusted
 from ...results import intervals
 from .curve import DRAWS
 
-USUAL = 30  # period of most published rows
-LAW = Path(__file__).with_name("diloco_law.toml")
+FACTS = SimpleNamespace(**untrusted.packaged(__file__, "evidence.toml"))
 PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # with the same steps, applied later
-SPARSE = 0.74
-"""By runs of 1.9 tokens per parameter, which lose 2.1 % for each factor e of H where those of 20
-lose 0.38 % (nicholicaron/ft-diloco, 51 million parameters); with ten times the tokens of 25 per
-parameter, H = 100 costs 0.9 % less (arXiv 2501.18512, table 7), by this 0.4 %."""
-LATE_SD = 0.003  # for programs without published rows, and for averages more than a step late
-PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the published runs
-OF_RUNS = f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"
-LONGEST = {2.0: 100}  # largest period by replicas; else USUAL
-OUTER = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
-"""Best outer learning rate by replicas, at Nesterov momentum 0.9 (arXiv 2503.09799, figure 7)."""
-ROBUST = 1.0  # doublings of outer_lr / (1 - momentum) without a penalty
-UNTUNED = 0.005  # log loss per further doubling, an assumption that the sentence states
-BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
-"""Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
+OF_RUNS = "published runs of {:.2g} to {:.2g} parameters".format(*FACTS.parameters)
 SLIGHT = math.log10(1.1)  # negligible decades: a period of 32 for 30 changes the loss by 0.03 %
-SETUP, UNKNOWN = 0.4, 0.5
-"""Standard deviation, between set-ups, of the share of what more workers gain that averages lose:
-beside the law, and where nothing is published."""
-SCALED = 30.0  # own runs say the scale of what is not published: it is so many times as wide
-SLOWER = 0.3  # power of 1 + period by which that share goes to one: of a small GPT's runs
-OTHERS = 0.3  # correlation of what programs of different families lose
-PAPERS = 0.007  # standard deviation between papers, without the user's runs: 90 % lie within 6.3
-# times the only known difference, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
-ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters that decorrelate errors
-NEAR = (1.0, 2.0, 3.3)  # doublings within which a user's run counts as measured
-COMMON = 0.8  # share of an error's variance that is common to all places
 Place = tuple[float, float, float]
 """Replicas, period and parameters."""
 
@@ -72,10 +48,10 @@ class Law:
     spread: float
 
     def mean(
-        self, parameters: float, replicas: float, period: float, ratio: float = TOKENS
+        self, parameters: float, replicas: float, period: float, ratio: float = FACTS.tokens
     ) -> float:
         """Return the expected log ratio; `ratio`: tokens per parameter."""
-        theta = np.append(self.theta[:-1], self.theta[-1] * (TOKENS / ratio) ** SPARSE)
+        theta = np.append(self.theta[:-1], self.theta[-1] * (FACTS.tokens / ratio) ** FACTS.sparse)
         return float(law_of(theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
@@ -142,11 +118,12 @@ class Penalty:
 def drawn(source: str, place: Place | None = None) -> np.ndarray:
     """Draw a source of errors: `DRAWS` standard normal numbers that depend only on its name.
 
-    With a place, the source's errors at all places share `COMMON` of their variance.
+    With a place, the source's errors at all places share FACTS.common of their variance.
     """
     if place is not None:
         local_source = f"{source} at {[*map(float, place)]}"
-        mixed: np.ndarray = COMMON**0.5 * drawn(source) + (1 - COMMON) ** 0.5 * drawn(local_source)
+        common = FACTS.common
+        mixed: np.ndarray = common**0.5 * drawn(source) + (1 - common) ** 0.5 * drawn(local_source)
         return mixed
     return np.random.default_rng([*source.encode()]).standard_normal(DRAWS)
 
@@ -176,7 +153,7 @@ def penalty(  # noqa: PLR0913
     if period <= 1:
         sentence = f"{program} with period 1 is data-parallel"
         return Penalty(0.0, 0.0, "published", sentence, np.zeros(DRAWS))
-    ratio = (tokens or TOKENS * parameters) / parameters
+    ratio = (tokens or FACTS.tokens * parameters) / parameters
     # If 79.5 of 80 clients count on average, the place equals that of a run with 80 replicas.
     same = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
     at = next(same, replicas), period, parameters
@@ -189,11 +166,11 @@ def penalty(  # noqa: PLR0913
     if runs:
         mean, sd, errors = _updated(at, (mean, sd), runs, program, gain)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
-        near = (_alike(program, runs) & (off <= NEAR).all(axis=1)).any()
+        near = (_alike(program, runs) & (off <= FACTS.near).all(axis=1)).any()
         basis, reasons = ("measured", []) if near else ("extrapolated", ["far from your own run"])
         source = f"your own run{'s' * (len(runs) > 1)} of {runs[0].program}"
     else:
-        other = PAPERS * min(math.log(period) / math.log(USUAL), 1.0)
+        other = FACTS.papers * min(math.log(period) / math.log(FACTS.usual), 1.0)
         sd, errors = math.hypot(sd, other), errors + other * drawn("set-up diloco", at)
         source += ": a gain within the law's own error counts as none" * (mean == 0)
     low, high = np.expm1(ends(mean, errors))
@@ -220,20 +197,21 @@ def by_law(
     `ratio`: tokens per parameter. Of a program without a law nothing is known.
     """
     law, (replicas, period, size) = published(), at
-    parameters = max(size, PARAMETERS[0])  # the law grows without end below: small models do not
+    # Below, the law grows without end: small models do not.
+    parameters = max(size, FACTS.parameters[0])
     if program not in ALIKE:
         return 0.0, 0.0, [], np.zeros(DRAWS)
     far = {
-        "parameters": _decades(size, *PARAMETERS),
-        "replicas": _decades(replicas, *REPLICAS),
-        "period": _decades(period, USUAL, LONGEST.get(replicas, USUAL)),
-        "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
+        "parameters": _decades(size, *FACTS.parameters),
+        "replicas": _decades(replicas, *FACTS.replicas),
+        "period": _decades(period, FACTS.usual, FACTS.longest.get(f"{replicas:g}", FACTS.usual)),
+        "tokens per parameter": _decades(ratio, FACTS.tokens / 2, FACTS.tokens * 2),
     }
     terms = law.size(parameters, replicas, period)
-    further = {f"beyond {name}": terms * BEYOND[name] * value for name, value in far.items()}
+    further = {f"beyond {name}": terms * FACTS.beyond[name] * value for name, value in far.items()}
     reasons = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
     if program not in PUBLISHED or overlap > 1:
-        further[program] = LATE_SD * max(1.0, overlap / USUAL)
+        further[program] = FACTS.late_sd * max(1.0, overlap / FACTS.usual)
         subject = f"overlap = {overlap}" if overlap > 1 else "this program"
         reasons.append(f"no published run of {subject}")
     mean = law.mean(parameters, replicas, period, ratio)
@@ -252,17 +230,17 @@ def _decades(value: float, low: float, high: float) -> float:
 
 
 def best_outer_lr(replicas: float) -> float:
-    """Return the published optimum, interpolated logarithmically in `OUTER`."""
-    return float(np.interp(math.log2(max(replicas, 1)), range(4), [*OUTER.values()]))
+    """Return the published optimum, interpolated logarithmically in the replicas."""
+    return float(np.interp(math.log2(max(replicas, 1)), range(4), FACTS.outer))
 
 
 def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list[str]]:
     """Return the assumed cost of an outer step far from the published optimum."""
     best = best_outer_lr(replicas)
     doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
-    if doublings <= ROBUST:
+    if doublings <= FACTS.robust:
         return 0.0, []
-    shift = UNTUNED * (doublings - ROBUST)
+    shift = FACTS.untuned * (doublings - FACTS.robust)
     return shift, [
         f"{shift:+.1%} assumed, not published, for an outer step far from the best one "
         f"(outer_lr {best:g}, outer_momentum 0.9)"
@@ -289,15 +267,16 @@ def _updated(
     determine the scale: nothing pulls them towards zero. `law`: mean and deviation at the place.
     """
     (mean, sd), has_law = law, program in ALIKE
-    laws = [by_law(program, run.place, TOKENS) for run in runs]
+    laws = [by_law(program, run.place, FACTS.tokens) for run in runs]
     places = np.array([at, *(run.place for run in runs)])
     logs, alike = np.log2(places), np.array([True, *_alike(program, runs)])
-    shares = 1 - (1 + places[:, 1]) ** -SLOWER
+    shares = 1 - (1 + places[:, 1]) ** -FACTS.slower
     setup = np.array([gain(replicas) for replicas in places[:, 0]]) * shares
-    sds = np.hypot(setup * (SETUP if has_law else UNKNOWN), [sd, *(law[1] for law in laws)])
-    apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
-    joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + (0.0 if has_law else SCALED**2))
-    joint *= np.where(alike[:, None] == alike, 1.0, OTHERS)
+    setup *= FACTS.setup if has_law else FACTS.unknown
+    sds = np.hypot(setup, [sd, *(law[1] for law in laws)])
+    apart = np.abs(logs[:, None] - logs[None]) / FACTS.alike_within
+    joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + (0.0 if has_law else FACTS.scaled**2))
+    joint *= np.where(alike[:, None] == alike, 1.0, FACTS.others)
     seen = joint[1:, 1:] + np.diag([run.sd**2 + 1e-12 for run in runs])
     weights = np.linalg.solve(seen, joint[1:, 0])
     variance = max(joint[0, 0] - weights @ joint[1:, 0], 0.0)
@@ -321,9 +300,9 @@ def published() -> Law:
 def law_of(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
     """Return the expected log ratios for a law's numbers."""
     a, d, log_b, c, g, k = theta
-    size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
+    size, beyond = np.log(parameters / 1e9), np.log(period / FACTS.usual)
     usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
-    grown = usual * (1 + np.minimum(beyond, 0) / math.log(USUAL))
+    grown = usual * (1 + np.minimum(beyond, 0) / math.log(FACTS.usual))
     ratio: np.ndarray = grown + k * np.maximum(beyond, 0) * (np.asarray(replicas) > 1)
     return ratio
 

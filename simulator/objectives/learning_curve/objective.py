@@ -87,7 +87,11 @@ class Expected:
 
     def make(self, workers: int, seed: int) -> "FromCurve":
         """Make the objective of a run, if `direct`."""
-        return FromCurve(self)
+        return FromCurve(self, self.loss)
+
+    def loss(self, step: float) -> float:
+        """Return the curve's loss after `step` local steps, with the penalty."""
+        return float(self.parallel(step) * self.ratio(step))
 
     @property
     def phrase(self) -> str:
@@ -211,16 +215,15 @@ class Expected:
 
 
 class FromCurve(Nothing):
-    """Time only; the loss follows from the number of steps."""
+    """Time only; `loss` gives the loss after a number of local steps."""
 
-    def __init__(self, expected: Expected) -> None:
-        self._expected = expected
+    def __init__(self, expected: Expected, loss: Callable[[float], float]) -> None:
+        self._loss = loss
         self.basis, self.loss_basis = expected.basis, expected.sentence
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the curve's loss after `step` local steps, with the penalty."""
-        expected = self._expected
-        return Evaluation(float(expected.parallel(step) * expected.ratio(step)), math.nan)
+        """Return the loss after `step` local steps."""
+        return Evaluation(self._loss(step), math.nan)
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,7 @@ class Followed:
 
     def make(self, workers: int, seed: int) -> "FromCurve":
         """Make the objective of a run."""
-        return FromRun(self)
+        return FromCurve(self.expected, self.loss)
 
     def loss(self, step: float) -> float:
         """Return the loss after `step` steps; beyond `most` its ratio to the curve is constant."""
@@ -282,18 +285,6 @@ class Followed:
             self._steps = steps
         ratio = np.interp(step, self._steps, self._ratios)
         return float(self.expected.parallel(step) * np.exp(ratio))
-
-
-class FromRun(FromCurve):
-    """Time only; the loss follows from the steps of a surrogate's run."""
-
-    def __init__(self, followed: Followed) -> None:
-        super().__init__(followed.expected)
-        self._followed = followed
-
-    def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss after `step` local steps."""
-        return Evaluation(self._followed.loss(step), math.nan)
 
 
 def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:

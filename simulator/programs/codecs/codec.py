@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
 from ..effects import Node, Vector
 from ..pieces.piece import Kinds, Number, piece
@@ -48,24 +48,7 @@ class Raw(MessageCodec):
 CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, BF16, FP8, Int8, Int4, PowerSGD, SparseLoCo)
 
 
-def _codec(value: Any) -> Opens:
-    codec: Opens | None = value if hasattr(value, "open") else CODECS.read(value)
-    if codec is None:
-        raise ValueError(
-            f"not a codec; write one of: {CODECS}; "
-            'or a table such as { kind = "top-k", ratio = 0.01 }'
-        )
-    return codec
-
-
-CodecOf = Annotated[
-    Opens,
-    PlainValidator(_codec),
-    WithJsonSchema(
-        {
-            "anyOf": [{"enum": CODECS.names}, *CODECS.schemas],
-            "description": "compression of messages: a codec's name, or its table",
-        }
-    ),
-]
+_ABOUT = "compression of messages: a codec's name, or its table"
+_read, _schema = CODECS.field("codec", "open", _ABOUT, '{ kind = "top-k", ratio = 0.01 }')
+CodecOf = Annotated[Opens, _read, _schema]
 """A codec in a scenario: `"fp16"` or `{ kind = "top-k", ratio = 0.03 }`."""

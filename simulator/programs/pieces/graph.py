@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
 from math import fsum, isqrt
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
 from .piece import Kinds, piece
 
@@ -171,23 +171,6 @@ def _matchings(graph: Random, workers: int) -> tuple[Ranks, ...]:
 GRAPHS = Kinds(Ring, Torus, Complete, Random)
 
 
-def _graph(value: Any) -> Graph:
-    graph: Graph | None = value if isinstance(value, Graph) else GRAPHS.read(value)
-    if graph is None:
-        raise ValueError(
-            f"not a graph; write one of: {GRAPHS}; "
-            'or a table such as { kind = "random", degree = 4 }'
-        )
-    return graph
-
-
-GraphOf = Annotated[
-    Graph,
-    PlainValidator(_graph),
-    WithJsonSchema(
-        {
-            "anyOf": [{"enum": GRAPHS.names}, {"anyOf": GRAPHS.schemas}],
-            "description": "graph of the workers that gossip: its name, or its table",
-        }
-    ),
-]
+_ABOUT = "graph of the workers that gossip: its name, or its table"
+_read, _schema = GRAPHS.field("graph", "neighbours", _ABOUT, '{ kind = "random", degree = 4 }')
+GraphOf = Annotated[Graph, _read, _schema]

@@ -4,7 +4,14 @@ import operator
 from functools import reduce
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+)
 from pydantic.dataclasses import dataclass
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -77,3 +84,21 @@ class Kinds:
         if isinstance(value, str) and value in self.names:
             return self.kinds[value]()
         return None
+
+    def field(
+        self, sort: str, method: str, about: str, example: str
+    ) -> tuple[PlainValidator, WithJsonSchema]:
+        """Return a validator of a name, a table or an object with `method`, and the JSON Schema.
+
+        `sort`: what the pieces are ("codec"); `about`, `example`: for messages.
+        """
+
+        def read(value: Any) -> Any:
+            made = value if hasattr(value, method) else self.read(value)
+            if made is None:
+                table = f"or a table such as {example}"
+                raise ValueError(f"not a {sort}; write one of: {self}; {table}")
+            return made
+
+        choices = [{"enum": self.names}, *self.schemas]
+        return PlainValidator(read), WithJsonSchema({"anyOf": choices, "description": about})

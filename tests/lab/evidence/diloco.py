@@ -73,4 +73,5 @@ if __name__ == "__main__":
     found = fit(rows())
     covariance = "".join(f"    {row!r},\n" for row in found.covariance.tolist())
     numbers = f"theta = {found.theta.tolist()!r}\ncovariance = [\n{covariance}]\n"
-    evidence.LAW.write_text(f"{HEAD}{numbers}spread = {found.spread!r}\n", "utf-8")
+    path = Path(evidence.__file__).with_name("diloco_law.toml")
+    path.write_text(f"{HEAD}{numbers}spread = {found.spread!r}\n", "utf-8")
