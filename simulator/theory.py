@@ -1,4 +1,4 @@
-"""Predict times in closed form, by AdaComm's theorems and by the delay that hides a latency.
+"""Predict times in closed form: AdaComm's theorems, DTS, HPSGD and Hybrid.
 
 AdaComm: Wang and Joshi, arXiv 1810.08313. DTS: Zhu, Lu, Lin and Han, Distributed Training Across
 the World. Notation: m workers, tau local steps between two averages, D seconds per average.
@@ -83,7 +83,7 @@ def scalability(compute: float, seconds_per_step: float) -> float:
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """AdaComm's Theorem 2: a bound on the smallest E||grad F||^2 within a wall-clock time.
+    """AdaComm's Theorem 2: a bound on the least E||grad F||^2 within a time.
 
     `smoothness` is L, `gradient_variance` sigma^2 of one worker's gradient, `initial_gap`
     F(x1) - Finf; `lr` is a constant learning rate.
@@ -139,7 +139,7 @@ def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
 
 
 class TauStar(NamedTuple):
-    """The integer tau with the least Theorem 2 bound, with and without its rate condition."""
+    """The integer tau with the least bound, with and without the rate condition."""
 
     valid: int | None
     unconstrained: int | None
@@ -268,7 +268,7 @@ def window(compute: float, mean: float, shortest: int = 2, agree: float = 0.0) -
 def seconds_per_update(
     compute: float, workers: int, gradients: int, server: tuple[float, float], *, wait: bool = True
 ) -> float:
-    """Return seconds per update of Hybrid while it waits for this number of `gradients`, K.
+    """Return seconds per update of Hybrid while it waits for K `gradients`.
 
     The longer of two times. The workers take c (H_m - H_(m-K)), or c K/m if they do not `wait` for
     their update: exact for exponential gradients of mean c and a server that takes no time. The
@@ -331,7 +331,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
 
 
 def selected(scenario: Scenario) -> Scenario | None:
-    """Return the scenario with a round's clients as its workers; None if clients differ.
+    """Return the scenario with a round's clients as workers; None if they differ.
 
     Without sampling, return the scenario itself. None also if a round waits for the first
     reports, a deadline or a server.
@@ -436,7 +436,7 @@ def _crossings(
 
 
 def _hpsgd(scenario: Scenario, alone: float) -> list[dict[str, Any]]:
-    """Return each hpsgd's window and pace; `alone`: seconds of a step, if nobody waited."""
+    """Return each hpsgd's window and step time; `alone`: step time without waits."""
     rows = []
     for one in (one for one in scenario.algorithm if one.name == "hpsgd"):
         under, given = scenario.under(one), one.parameters

@@ -107,7 +107,7 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
 
 
 def calendars(scenario: Scenario, seed: int, extend: Extend | None = None) -> list[Calendar]:
-    """Return a calendar for each worker, in rank order, and one for the server at the end.
+    """Return a calendar for each worker, in rank order, and then one for the server.
 
     A node is down until it is repaired and has reloaded its state (`Recovery.restarting`).
     `extend`: a function that adds a worker's absences to its crashes.

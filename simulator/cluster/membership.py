@@ -29,7 +29,7 @@ TRIES = 200  # a worker that fails to join this often in a row has left for good
 
 
 class Absence(NamedTuple):
-    """One absence: when the worker left, returned, had restarted, and had the model (seconds)."""
+    """One absence (s): when the worker left, returned, restarted, and had the model."""
 
     left: float
     back: float
@@ -42,7 +42,7 @@ Agenda = list[tuple[float, int, Absence, float]]
 
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
-    """Yield the spans in which a worker is absent, in order, excluding the time to join."""
+    """Yield the spans in which a worker is absent, in order, without the time to join."""
     both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
     return united(merge(*both))
 
@@ -104,7 +104,7 @@ def all_day(cluster: Cluster) -> bool:
 
 
 def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Return times of day (s), and the share of the working hours that each has behind it."""
+    """Return times of day (s), and the share of the working hours before each."""
     edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
     spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # strictly rising
     done = np.append(0.0, spans.cumsum())
@@ -278,7 +278,7 @@ class Members:
         self._clock = time
 
     def sent(self, until: float) -> Iterator[tuple[int, float]]:
-        """Yield the rank and the share sent of each transfer that ended since the last call.
+        """Yield rank and share sent of each transfer that ended since the last call.
 
         The share is below 1 if the worker left before the transfer's end.
         """

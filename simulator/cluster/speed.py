@@ -1,4 +1,4 @@
-"""Compute the speed of each worker over time, by its profile and bursts of slowness (stragglers).
+"""Compute each worker's speed over time, by its profile and bursts of slowness.
 
 A step is an amount of work, in seconds at full speed. Its duration depends on the speed while it
 runs: a burst stretches the steps, or parts of steps, that it overlaps.
@@ -86,7 +86,7 @@ def _segments(worker: Worker, seed: int, rank: int) -> Iterator[Segment]:
 
 
 def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
-    """Yield the segments of a product of step functions, each given by ordered segments."""
+    """Yield the segments of a product of step functions, given by ordered segments."""
 
     def numbered(index: int, segments: Iterable[Segment]) -> Iterator[tuple[float, int, float]]:
         for start, value in segments:
@@ -136,7 +136,7 @@ def stretched(node: Any, durations: Iterator[float], speed: Speed) -> Iterator[f
 
 
 def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Any]) -> list[Iterator[float]]:
-    """Return an iterator over each worker's step durations (s); `nodes` have the clocks."""
+    """Return iterators over the workers' step durations (s); `nodes` have the clocks."""
     worker_speeds = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)
     work = workers.compute_times(scenario.nominal, seed)  # speeds do not apply to overheads

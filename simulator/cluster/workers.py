@@ -26,7 +26,7 @@ def stragglers(scenario: Scenario, seed: int) -> set[int]:
 
 
 class Stream:
-    """The compute times (seconds) of one worker with one seed, in order, at full speed.
+    """The compute times (s) of one worker with one seed, in order, at full speed.
 
     Drawing them in blocks of any size gives the same numbers.
     """
@@ -81,7 +81,7 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
 
 
 def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Return an iterator over each worker's overheads per step (s), equal to those in `streams`."""
+    """Return iterators over the workers' overheads per step (s), as in `streams`."""
     law = scenario.costs.step
     return [
         blocks(partial(law.sample, generator(seed, Purpose.OVERHEAD, rank)))

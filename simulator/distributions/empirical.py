@@ -58,7 +58,7 @@ class Samples(Distribution):
 
 
 class Empirical(Samples):
-    """Times from a file, all equally likely; the file has one per line, in seconds or with units.
+    """Times from a file, all equally likely: one per line, in seconds or with units.
 
     `file` is relative to the scenario's folder (validation context "folder").
     """
@@ -79,11 +79,11 @@ class Empirical(Samples):
 
 
 class ReplayedTimes(Samples):
-    """Times from a file in order: step k takes the k-th time, and the file repeats at its end. If
-    it has several columns, worker r replays column r mod columns.
+    """Times from a file in order: step k takes the k-th time, and the file repeats.
 
-    Its moments and quantiles are those of a time picked at random. `file` is relative to the
-    scenario's folder (validation context "folder").
+    If it has several columns, worker r replays column r mod columns. Its moments and quantiles are
+    those of a time picked at random. `file` is relative to the scenario's folder (validation
+    context "folder").
     """
 
     dist: Literal["trace"] = "trace"

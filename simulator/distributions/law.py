@@ -153,7 +153,7 @@ class Mixture(Distribution):
 
 
 class _Shorthand:
-    """Validator that reads a bare quantity ("300 ms") as a constant; a table must name its law."""
+    """Validator that reads a quantity ("300 ms") as a constant; a table names its law."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -1,4 +1,4 @@
-"""Compute expected maxima over workers of the mean of `tau` random times, by quadrature.
+"""Compute expected maxima over workers of a mean of random times, by quadrature.
 
 E[max] is the integral of 1 - prod F_i, where F_i is the CDF of worker i's sum of `tau` times. It is
 exact for families that are closed under sums (constants, exponentials, gammas). Other laws are
@@ -44,7 +44,7 @@ def expected_max(workers: Sequence[Sequence[Distribution]], tau: int = 1) -> flo
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of `fixed` seconds plus independent draws (law, count), for `copies` workers."""
+    """The law of `fixed` seconds plus draws (law, count), for `copies` workers."""
 
     fixed: float
     terms: tuple[tuple[Distribution, int], ...]

@@ -153,7 +153,7 @@ class Uniform(Distribution):
 
 
 class Normal(Distribution):
-    """A normal variable made non-negative by its absolute value (fold), or clipped at 0 (clip).
+    """A normal variable made non-negative: its absolute value (fold), or clip at 0.
 
     `mean` and `sd` describe the normal variable before that.
     """
@@ -200,7 +200,7 @@ class Normal(Distribution):
 
 
 class LogNormal(Distribution):
-    """A time with a normal logarithm: a heavy tail. `mean` and `sd` describe the time itself."""
+    """A time with a normal logarithm; `mean` and `sd` describe the time itself."""
 
     _widest: ClassVar = "sd"
     dist: Literal["lognormal"] = "lognormal"
@@ -292,8 +292,9 @@ class Weibull(Distribution):
 
 
 class Pareto(Distribution):
-    """A power-law tail, P(more than t) = (minimum/t)^alpha: no variance for alpha <= 2, no
-    expectation for alpha <= 1.
+    """A power-law tail, P(more than t) = (minimum/t)^alpha.
+
+    It has no variance for alpha <= 2, and no expectation for alpha <= 1.
     """
 
     _bends: ClassVar = ("minimum",)

@@ -1,4 +1,4 @@
-"""Make random streams keyed by (seed, purpose, worker), not by the order of arrival.
+"""Make random streams keyed by seed, purpose and worker, not by order of arrival.
 
 The k-th number of a stream is the same under every algorithm and every engine: comparisons between
 algorithms are paired (common random numbers) and a rerun is bit-equal.

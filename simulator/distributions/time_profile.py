@@ -1,4 +1,4 @@
-"""Define time profiles: the factor of a link's capacity or a worker's speed over time.
+"""Define time profiles: the factor of a link's capacity or a worker's speed.
 
 A profile is piecewise constant, so the durations of transfers and steps are exact.
 """

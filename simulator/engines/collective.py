@@ -1,4 +1,4 @@
-"""A collective in progress: which workers have joined it, which wait, and its result."""
+"""Track a collective: which workers have joined, which wait, and its result."""
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from enum import StrEnum
@@ -139,7 +139,7 @@ class GradientPiece:
 
 
 class Timer(GradientPiece):
-    """A timer, which ends at `done` seconds; a wait for it counts as waiting, not as work."""
+    """A timer, which ends at `done` (s); a wait for it counts as waiting, not as work."""
 
     last, missing = (0, 0.0), 0
 

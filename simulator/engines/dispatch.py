@@ -1,4 +1,4 @@
-"""Choose the engine of a run: `batched` where it can run it and pays off, else `virtual`."""
+"""Choose a run's engine: `batched` where possible and worthwhile, else `virtual`."""
 
 from collections.abc import Sequence
 from contextvars import Context

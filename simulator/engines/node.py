@@ -1,4 +1,4 @@
-"""Behaviour shared by all nodes: random generators, collectives, cutting and joining vectors."""
+"""Share behaviour among nodes: generators, collectives, cut and joined vectors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
@@ -42,7 +42,7 @@ def compare(
 
 
 class SeededNode(Node):
-    """A node whose random numbers depend on its run's seed, never on the order of events."""
+    """A node whose random numbers depend on the seed, never on the order of events."""
 
     __slots__ = ("_generators", "_seed")
 

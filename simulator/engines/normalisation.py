@@ -1,4 +1,4 @@
-"""Run every program at its tuned rate: equal tokens make equal progress on a learning curve.
+"""Run programs at tuned rates: equal tokens, equal progress on a learning curve.
 
 The learning rate of a real optimizer is unrelated to a surrogate's scale. So the program first runs
 on a `Probe`, on the scenario's cluster: its response to a constant gradient is its gain. Then its

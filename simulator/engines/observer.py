@@ -1,4 +1,4 @@
-"""The observer, which evaluates the parameters that nodes mark, as points of a curve.
+"""Evaluate the parameters that nodes mark, as points of a curve.
 
 It takes no simulated time. A *mark* is a node's report of its parameters after an update.
 """
@@ -64,7 +64,7 @@ def next_shown(step: int, every: int, limit: int) -> int:
 
 
 class Observer:
-    """Evaluator of the watched nodes' mean parameters every `every` steps, and at `limit`.
+    """Evaluator of the watched nodes' mean every `every` steps, and at `limit`.
 
     With `adaptive`, for runs whose number of steps is unknown, it starts with every step; whenever
     the curve has twice `POINTS` points, it drops every second point and evaluates half as often.
@@ -243,7 +243,7 @@ class Observer:
 
 
 class RoundObserver(Observer):
-    """An observer that evaluates after whole rounds, for workers with different periods.
+    """An observer of whole rounds, for workers with different periods.
 
     Steps and periods of a round are means over the participants. The first worker at `limit` ends
     the run; with sampled clients the sum of steps ends it, because no client is in every round.

@@ -1,4 +1,4 @@
-"""Operations on payloads: average, cut, join, weigh, and protect them from changes.
+"""Average, cut, join and weigh payloads, and protect them from changes.
 
 Sums run in rank order in every engine, so that results are equal to the last bit.
 """
@@ -20,7 +20,7 @@ class VectorShare(complex):
 
 
 def mean(values: Sequence[Payload]) -> Payload:
-    """Average payloads of equal shape in rank order; tuples are averaged entry by entry.
+    """Average payloads of equal shape in rank order, and tuples entry by entry.
 
     The average of `Latest` clocks is the latest clock.
     """
@@ -97,7 +97,7 @@ def arrays(payload: Payload) -> list[np.ndarray[Any, Any]]:
 
 
 class Meter:
-    """The size of payloads: vectors in proportion to the model, scalars eight bytes each."""
+    """The size of payloads: vectors by their share of the model, scalars 8 bytes."""
 
     def __init__(self, model_bytes: float, dimension: int) -> None:
         self.model_bytes = model_bytes

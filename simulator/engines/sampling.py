@@ -1,4 +1,4 @@
-"""Sample clients: which clients a round selects, and whose results its mean includes.
+"""Sample clients: whom a round selects, and whose results its mean includes.
 
 Rounds follow Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019 (arXiv 1902.01046,
 section 2.2): more clients are selected than needed, the mean includes the first to report, and a
@@ -159,7 +159,7 @@ def leaping(
 
 
 class Absentees:
-    """Absent clients, if availability matters; `ranks`: the result of the last call of `at`.
+    """Absent clients, if availability matters; `ranks`: the last result of `at`.
 
     Times of calls never decrease.
     """

@@ -33,7 +33,7 @@ def rows(
     names: Sequence[str] = (),
     check: Callable[[list[Any], int], None] = lambda row, line: None,
 ) -> Iterator[list[Any]]:
-    """Yield the parsed rows of a file; `content` describes a row in messages ("one time").
+    """Yield the parsed rows of a file; `content`: a row in messages ("one time").
 
     `readers`: one per column, or one for all columns of a file of any width. A first line of
     plain words is a header: it must equal `names`, if given, except that the last names may be

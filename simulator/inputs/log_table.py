@@ -1,4 +1,4 @@
-"""Divide a log into rows and columns: CSV of any delimiter, JSON lines, or a list of objects.
+"""Divide a log into rows and columns: CSV, JSON lines, or a list of objects.
 
 Also splits the column names of W&B, TensorBoard and training loops into words.
 """
@@ -88,7 +88,7 @@ def choose(
     read_name: Callable[[str], tuple[str, int] | None],
     other: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Choose a log's column for each quantity; `given`: the user's choices by quantity.
+    """Choose a log's column for each quantity; `given`: the user's choices.
 
     `read_name` returns a column's quantity and rank; the lowest rank is chosen. `other` names a
     quantity that can replace another. Raises ValueError if a given name does not exist, or if

@@ -1,4 +1,4 @@
-"""Confine the files that a scenario or profile names to its own folder, unless allowed.
+"""Confine the files that a scenario names to its own folder, unless allowed.
 
 A scenario from somebody else must not read elsewhere on the machine. Overrides on the command line,
 or from Python, come from the user and may name any file.

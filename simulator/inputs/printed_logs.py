@@ -1,4 +1,4 @@
-"""Read the console output of training loops; the form of a step's line names the framework."""
+"""Read the console output of training loops, by the form of a step's line."""
 
 import re
 import tomllib
@@ -34,7 +34,7 @@ def frameworks() -> dict[str, Framework]:
 
 
 def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
-    """Return the columns of a framework's output, and each step's line number and cells.
+    """Return a log's columns, and each step's line number and cells.
 
     Column names begin with the framework, as in "nanoGPT - step_ms". Steps that a resumed job
     repeats count once. Return None if no framework matches. Raises ValueError if the step numbers
@@ -59,7 +59,7 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
 
 
 def _steps(framework: Framework, lines: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return the line number and the cells of each step. Raises ValueError as `read` does."""
+    """Return each step's line number and cells. Raises ValueError as `read` does."""
     rows = list[tuple[int, dict[str, Any]]]()
     for number, line in enumerate(lines, start=1):
         at = re.search(framework.step, line)

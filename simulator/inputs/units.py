@@ -1,4 +1,4 @@
-"""Parse quantities with units, as users write them ("300 ms", "34 Mbit/s"), into SI floats.
+"""Parse quantities with units ("300 ms", "34 Mbit/s") into floats in SI units.
 
 The registry is small on purpose: pint's default registry calls a bit dimensionless, so it would
 accept "34 MHz" as a bandwidth, and it takes a third of a second to load.

@@ -162,5 +162,5 @@ def toml(text: str, deepest: int) -> dict[str, Any]:
 
 @cache
 def packaged(module: str, name: str) -> Any:
-    """Return the package's TOML file `name` beside a `module`, its `__file__`; read it once."""
+    """Return the TOML file `name` beside a `module` (`__file__`), read once."""
     return tomllib.loads(text(Path(module).with_name(name)))

@@ -1,4 +1,4 @@
-"""Assemble a scenario's table from its file, the files that it extends, and overrides."""
+"""Assemble a scenario's table from its file, those it extends, and overrides."""
 
 import os.path
 import re
@@ -116,7 +116,7 @@ def _demand_shallow(table: Mapping[str, Any], where: str) -> None:
 
 
 def assembled(table: dict[str, Any], origin: Origin) -> Document:
-    """Merge a scenario's table into those it extends; apply overrides. Raises InputError."""
+    """Merge a table into those it extends; apply overrides. Raises InputError."""
     _demand_shallow(table, origin.file)
     written = deepcopy(table)
     early = [text for text in origin.overrides if _EXTENDS.match(text)]
@@ -205,7 +205,7 @@ def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Doc
 
 
 def _drop_errors(result: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Drop a profile's standard errors of numbers that the scenario sets itself, or lacks."""
+    """Drop a profile's standard errors of numbers that the scenario sets or lacks."""
     for kind in ("sd", "draws"):
         errors = value_at(result, ("calibration", kind))
         for key in [*errors] if isinstance(errors, dict) else ():
@@ -215,7 +215,7 @@ def _drop_errors(result: dict[str, Any], above: Mapping[str, Any]) -> None:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two tables by key; `above` wins, and replaces a table of another kind as a whole."""
+    """Merge tables by key; `above` wins, and replaces tables of another kind whole."""
     if any(below.get(key) != above.get(key) for key in messages.TAGS if key in above):
         return dict(above)
     result = deepcopy(dict(below))
@@ -244,7 +244,7 @@ def _demand_headers_once(document: Document, file: str) -> None:
 
 
 def override(table: dict[str, Any], text: str) -> KeyPath:
-    """Set "table.key=value" in `table`; return the path of the key, or of the first new table.
+    """Set "table.key=value"; return the path of the key, or of the first new table.
 
     The value is TOML, or else plain text; an empty value removes the key. A list's entries are
     named by number (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Missing
@@ -329,7 +329,7 @@ def _value(text: str, override_text: str) -> Any:
 
 
 def _tokens(table: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the tokens of a step of all workers, and the steps of a run; None: unknown."""
+    """Return the tokens of a step of all workers, and a run's steps; None: unknown."""
     try:
         step = table["cluster"]["workers"] * table["objective"]["tokens"]
         return (step, table["run"]["steps"]) if isinstance(step, int) else (None, None)

@@ -1,4 +1,4 @@
-"""Describe faults to the author of a scenario, one per line: file, key, value, remedy."""
+"""Describe a scenario's faults, one per line: file, key, value, remedy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ TAG_MISSING = "union_tag_not_found"
 def explain(
     error: ValidationError, table: dict[str, Any], schema: Schema
 ) -> dict[messages.KeyPath, str]:
-    """Describe the faults of a table of a JSON `schema`, by the path of the key at fault.
+    """Describe the faults of a table of a JSON `schema`, by key path.
 
     If a key has several faults (one per member of a union), only the first counts.
     """
@@ -41,7 +41,7 @@ def explain(
 
 
 def convert_whole_floats(faults: Mapping[messages.KeyPath, str], table: dict[str, Any]) -> bool:
-    """Convert whole floats to the ints that are required; return whether there were any."""
+    """Convert whole floats where ints are required; return whether there were any."""
     before = False
     for path, sentence in faults.items():
         value = value_at(table, path)
@@ -58,7 +58,7 @@ def line(
     table: dict[str, Any],
     changed: Mapping[messages.KeyPath, str],
 ) -> str:
-    """Write one refusal: file, the override in `changed` that caused it, key, value, fault."""
+    """Write one refusal: file, override in `changed` at fault, key, value, sentence."""
     by = [f" with --set {text}" for where, text in changed.items() if path[: len(where)] == where]
     value = value_at(table, path)
     shown = "" if value is None else f" = {messages.show(value)}"
@@ -98,7 +98,7 @@ def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
 
 
 def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
-    """Return the path, in the user's table, of an error that pydantic located in its models.
+    """Return the path in the user's table of an error that pydantic located.
 
     Pydantic's locations also name the members of unions, which the table does not have.
     """

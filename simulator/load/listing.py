@@ -1,4 +1,4 @@
-"""List the names that a scenario may use, and the shipped scenarios: `paceline list`."""
+"""List the names that a scenario may use, and shipped scenarios: `paceline list`."""
 
 import tomllib
 from typing import Any, get_args

@@ -26,7 +26,7 @@ def load(
     programs: Programs = None,
     allow_paths: bool = False,
 ) -> Scenario:
-    """Load a scenario from a file, from the name of a shipped scenario, or from a table.
+    """Load a scenario from a file, a table, or the name of a shipped scenario.
 
     `overrides`: texts "table.key=value", as for `--set`. `programs`: programs that algorithms may
     name in addition to the catalogue's. Files that a scenario file names must lie in its folder,
@@ -77,7 +77,7 @@ def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenar
 
 
 def loaded(scenario: Scenario | str | Path, programs: Programs = None) -> Scenario:
-    """Return a scenario with `programs` beside its own; load it if it is not loaded yet."""
+    """Return a scenario with `programs` beside its own; load it if necessary."""
     if not isinstance(scenario, Scenario):
         return load(scenario, programs=programs)
     return scenario.with_programs(added_programs(programs)) if programs else scenario
@@ -86,7 +86,7 @@ def loaded(scenario: Scenario | str | Path, programs: Programs = None) -> Scenar
 def varied(
     scenario: Scenario, overrides: Sequence[str] = (), *, table: dict[str, Any] | None = None
 ) -> Scenario:
-    """Load a scenario again with `overrides`, or with another `table`. Raises InputError."""
+    """Load a scenario again with `overrides` or another `table`. Raises InputError."""
     return parse(
         scenario.table if table is None else table,
         file=scenario.file,

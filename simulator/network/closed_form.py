@@ -1,4 +1,4 @@
-"""Cost communication in closed form: alpha-beta formulas per collective and per message.
+"""Cost communication in closed form: formulas per collective and per message.
 
 A collective has a critical path of hops, with one draw of the link's latency per hop, and a
 transmission time during which it occupies the workers' links (`collectives`). Collectives start in
@@ -99,7 +99,7 @@ class Way(NamedTuple):
 
 
 class ClosedForm:
-    """The links of a scenario's network and the plans of its collectives, equal for all seeds.
+    """A scenario's links and the plans of its collectives, equal for all seeds.
 
     `regions`: the region of each worker. `card`: bytes/s of the server's network card per
     direction. `given`: the law of a whole model's mean (s), if [network] sets it; else None.
@@ -154,7 +154,7 @@ class ClosedForm:
     def ahead(
         self, joined: np.ndarray[Any, Any], kind: str, payload: float, latency: Any
     ) -> np.ndarray[Any, Any]:
-        """Return how many seconds before the last worker each ends a gloo collective of `latency`.
+        """Return each worker's lead (s) over the last at the end of a gloo collective.
 
         `joined`: when each worker joined (s), shape (..., workers), also the result's shape. In the
         ring, worker w has segment h at R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it reports
@@ -220,7 +220,7 @@ class ClosedForm:
         return (self.settings.burst or 0.0) * tcp.usable(self.settings) / self.mean_plan.rate
 
     def _starts(self, sizes: Sequence[float], link: RegionPath, times: int = 1) -> list[float]:
-        """Return slow start's seconds, indexed by the number of time-outs of the pause before."""
+        """Return slow start's seconds by the number of time-outs in the pause before."""
         first, sent = tcp.first_window(self.settings), sum(sizes)
         windows = [tcp.resumed(first, sent, count) for count in range(HALVINGS)]
         trip = 2 * link.latency
@@ -230,7 +230,7 @@ class ClosedForm:
     def after_pause(
         self, kind: str, members: Sequence[int], payload: float
     ) -> tuple[list[float], float]:
-        """Return the seconds that a pause adds to a collective, and those that full buckets save.
+        """Return the seconds that a pause adds, and those that full buckets save.
 
         The first is slow start's, indexed by the number of time-outs that the pause lasts.
         """
@@ -320,7 +320,7 @@ class ClosedForm:
         return way
 
     def _byteps(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
-        """Return how BytePS averages: by servers, while devices inside workers pass chunks on.
+        """Return how BytePS averages: by servers, in chunks that devices pass on.
 
         A chunk passes the links of the devices twice: scattered and copied to the host, copied back
         and gathered. Over TCP one socket carries all chunks and requests in order (ps-lite,
@@ -364,7 +364,7 @@ class ClosedForm:
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str
     ) -> tuple[Cluster, dict[str, float], float]:
-        """Return the tuner's input, seconds per byte by plan, and seconds per byte of an inner hop.
+        """Return the tuner's input, seconds per byte by plan, and an inner hop's latency.
 
         Every device of an island is a rank; an inner hop is a hop inside an island.
         """
@@ -461,7 +461,7 @@ class Traffic:
         return transmission + self.network.settings.setup if first else transmission, latency
 
     def count(self, kind: str, payload: float, team: Team = None) -> None:
-        """Count the bytes of a collective as whole numbers, whose sum is the same in any order."""
+        """Count a collective's bytes as whole numbers, whose sum has no order."""
         self.add(self.network.way(kind, payload, team).key, round(payload), team)
 
     def add(self, key: str, payload: int, team: Team = None) -> None:
@@ -558,7 +558,7 @@ class Traffic:
 
 
 class Nic:
-    """One direction of a network card, which passes one payload at a time, in order of arrival."""
+    """One direction of a network card, which passes payloads in order of arrival."""
 
     def __init__(self, bandwidth: float) -> None:
         self._seconds_per_byte = 1 / bandwidth

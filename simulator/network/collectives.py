@@ -1,4 +1,4 @@
-"""List the collectives by their names in [network], with closed formulas and messages.
+"""List collectives by their names in [network], with formulas and messages.
 
 To add a collective, add its name to `scenario.network.CollectiveName` and one entry to
 `COLLECTIVES`; the two network models, the checks and the reports follow from the entry. One that
@@ -111,7 +111,7 @@ NOTHING_SENT = CollectivePlan({}, 0.0, {})
 
 @dataclass(frozen=True)
 class CollectiveKind:
-    """One collective. `formula` needs a team of at least two workers; `messages` any team.
+    """One collective; `formula` needs two workers or more, `messages` any team.
 
     `messages` is None if only the closed form supports the collective: through the server, or by
     [network].duration. `needs_regions`: every worker must be in a region.
@@ -180,7 +180,7 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a first worker that receives m - 1 payloads in turn and sends m - 1 answers.
+    """Cost a first worker that receives m - 1 payloads, and sends m - 1 answers.
 
     If its card is faster than the slowest other card, that card sets the time.
     """
@@ -250,7 +250,7 @@ def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _hierarchical(team: Team, regions: Regions) -> Messages:
-    """Send around a ring in each region, then around the first workers, then along chains.
+    """Send around rings in regions, around the first workers, then along chains.
 
     A first worker starts when the rings of its region and of the next one have ended. A chain is
     one pipelined transfer through all workers of a region. A single region has only the ring.
@@ -350,14 +350,14 @@ def _halving_doubling(team: Team) -> list[Round]:
 
 
 def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
-    """Return p of the workers, and a pair (sender, receiver) for each remaining worker."""
+    """Return p of the workers, and a pair (sender, receiver) per remaining worker."""
     extra = len(team) - (1 << (len(team).bit_length() - 1))
     folded = [(team[2 * pair + 1], team[2 * pair]) for pair in range(extra)]
     return [*team[: 2 * extra : 2], *team[2 * extra :]], folded
 
 
 def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
-    """Add the rounds in which the remaining workers send payloads and receive the mean."""
+    """Add rounds in which the remaining workers send payloads, and get the mean."""
     if not folded:
         return middle
     back = [(low, high) for high, low in folded]
@@ -387,7 +387,7 @@ def _binary_tree(size: int) -> dict[int, int]:
 
 
 def _two_trees(hosts: Hosts) -> list[dict[int, int]]:
-    """Return each rank's parent in two trees; of an even number, no rank is inner in both.
+    """Return each rank's parent in two trees; with even numbers none is inner in both.
 
     The second tree is the first one mirrored or, for an odd number of hosts, shifted by one
     (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).

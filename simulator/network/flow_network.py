@@ -102,7 +102,7 @@ class SharedNetwork:
 
 
 class FlowNetwork:
-    """The transfers of one run: their random draws, and their bytes, counted as in `Traffic`.
+    """The transfers of one run: random draws, and bytes counted as in `Traffic`.
 
     `links` has the bytes of the last call of `totals`.
     """

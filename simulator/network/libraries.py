@@ -1,4 +1,4 @@
-"""Model the algorithms of NCCL and gloo for a collective of some size, and their added time.
+"""Model the algorithms of NCCL, gloo and BytePS by size, and their added time.
 
 NCCL's tuner (NVIDIA/nccl, src/graph/tuning.cc at commit b6475625, NCCL 2.21) estimates latency and
 bandwidth of every algorithm and protocol, and chooses the fastest. Its constants here, in
@@ -61,7 +61,7 @@ class Cluster(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An algorithm and protocol of NCCL: its latency, and the `seconds` of a collective.
+    """An algorithm and protocol of NCCL: latency, and `seconds` of a collective.
 
     `slowdown`: transmission time relative to the time at the card's full bandwidth.
     """
@@ -160,13 +160,13 @@ LOOP = 2 * 2**21
 
 
 def nccl_loops(ranks: int, size: float, gather: bool = False) -> Loops:
-    """Return NCCL's loops for a mean of `size` bytes, or for a gather of `size` per rank."""
+    """Return NCCL's loops for a mean of `size` bytes, or a gather of `size` per rank."""
     chunk = size if gather else size / ranks
     return Loops(max(1, ceil(chunk / LOOP)), (ranks - 1) * (1 if gather else 2))
 
 
 class Segments(NamedTuple):
-    """The ring of gloo: `phases` of `segments` over `hops`; `share`: payload per segment."""
+    """gloo's ring: `phases` of `segments` over `hops`; `share`: payload per segment."""
 
     phases: int
     segments: int
@@ -185,7 +185,7 @@ class Segments(NamedTuple):
         return self.phases * (twice + (self.segments - 1) // 2 * stall)
 
     def messages(self, team: Team) -> Messages:
-        """Return the segments as messages; a worker sends after receiving the last but one."""
+        """Return segments as messages; a worker sends after receiving the last but one."""
         builder, size = MessageBuilder(), len(team)
         pairs = [(team[n], team[(n + 1) % size]) for n in range(size)]
         sent: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Compute the cost of a mean of the whole model, and of a message, with either network model."""
+"""Compute the cost of a mean, and of a message, with either network model."""
 
 from collections.abc import Callable
 from functools import cache
@@ -72,7 +72,7 @@ def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | N
 
 
 def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[float, float]]:
-    """Return a function from a rank to the expected transmission and latency (s) of its download.
+    """Return a function from a rank to its download's transmission and latency (s).
 
     The transmission is on the link from its `download_source`. A server's messages also pass its
     network card.

@@ -1,4 +1,4 @@
-"""Compute the effects of TCP on a link: headers, acknowledgements, windows, and slow start.
+"""Compute TCP's effects: headers, acknowledgements, windows, and slow start.
 
 No constant is fitted to the collectives of docs/transport.md, which measures the errors of these
 rules over links of the kernel. Sizes are in bytes, times in seconds.
@@ -120,7 +120,7 @@ def connections(network: Network) -> int:
 
 
 def window(network: Network, own: float | None) -> float:
-    """Return the largest number of bytes in flight between two nodes; `own`: configured window."""
+    """Return the most bytes in flight between two nodes; `own`: configured window."""
     if network.transport == "ideal":
         return own or inf
     return (own or WINDOW) * connections(network)
@@ -132,7 +132,7 @@ def first_window(network: Network) -> float:
 
 
 def measured() -> dict[str, float]:
-    """Return the results of the experiment in docs/transport.md, which writes the file.
+    """Return the results of docs/transport.md's experiment, which writes the file.
 
     `cells`: number of experiments; `longer`, `most`: median and 95th percentile of the time that
     TCP adds, relative to the time without. `gloo`: seconds of a mean in gloo itself.
@@ -187,7 +187,7 @@ def _rates(line: Any) -> list[float]:
 
 
 def carried(scenario: Scenario) -> Iterator[float]:
-    """Yield the payload rates (bytes/s) of [network]'s lines and groups', as limited by windows.
+    """Yield the lines' and groups' payload rates (bytes/s), as limited by windows.
 
     Factors of hosts are relative to these rates, because a window may already slow a fast card.
     """

@@ -1,4 +1,4 @@
-"""Build the objective of a scenario, and name the model whose loss it is: seldom the user's."""
+"""Build a scenario's objective, and name the model whose loss it is."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def bases(scenario: Scenario) -> dict[str, str | None]:
 
 
 def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | None:
-    """Return a phrase on the model of the loss, to follow a value; None without a loss.
+    """Return a phrase on the loss's model, to follow a value; None without a loss.
 
     `algorithm`: used by objectives whose basis differs between algorithms.
 

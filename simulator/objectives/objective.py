@@ -1,4 +1,4 @@
-"""Define the protocol of objectives: gradients for workers, and evaluations for the observer.
+"""Define objectives: gradients for workers, and evaluations for the observer.
 
 Also define objectives without vectors: time only, and AdaComm's Theorem 2 as the loss.
 """
@@ -13,7 +13,7 @@ from ..theory import ErrorBound
 
 
 class Evaluation(NamedTuple):
-    """Training loss, and accuracy and loss on the test set; nan if the objective lacks one."""
+    """Training loss, and accuracy and loss on the test set; nan: unknown."""
 
     loss: float
     accuracy: float
@@ -81,7 +81,7 @@ class Nothing:
 
 
 class TheoremTwo(Nothing):
-    """Time only, with AdaComm's Theorem 2 as the loss: the bound after some number of steps.
+    """Time only, with AdaComm's Theorem 2 as the loss: the bound after some steps.
 
     If the period changes, the bound uses the mean of tau - 1 over all steps so far. `ruled`: a rule
     that reads the loss sets the period; then `tau` is the first one, and the caller stores the
@@ -124,7 +124,7 @@ class TheoremTwo(Nothing):
 
 
 class BoundLoss(Nothing):
-    """A worker's view of Theorem 2: the bound so far, without the drift due to periods."""
+    """A worker's view of Theorem 2: the bound so far, without drift due to periods."""
 
     def __init__(self, bound: ErrorBound) -> None:
         self._bound, self._steps = bound, 0

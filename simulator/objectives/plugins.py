@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # these packages import this module
 
 
 class ObjectiveError(InputError):
-    """A scenario's objective cannot be made: `path` is the key at fault, `what` the reason."""
+    """An objective cannot be made: `path` is the key at fault, `what` the reason."""
 
     def __init__(self, path: tuple[str, ...], what: str) -> None:
         super().__init__(path, what)
@@ -70,7 +70,7 @@ def plugin(kind: str) -> ObjectivePlugin:
 
 
 def plugin_of(spec: Any) -> ObjectivePlugin | None:
-    """Return the plug-in of an objective; None for built-in ones. Raises ObjectiveError."""
+    """Return an objective's plug-in; None if it is built in. Raises ObjectiveError."""
     ours = Bound | Quadratic | Softmax | LearningCurve | NoObjective
     return None if isinstance(spec, ours) or hasattr(spec, "make") else plugin(spec.kind)
 
@@ -89,7 +89,7 @@ def data(spec: Any) -> list[tuple[str, int, int]]:
 
 @cache  # data are read once per process, so later changes do not matter
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
-    """List names, sizes (bytes) and modification times (ns) of all files below a folder."""
+    """List names, bytes and modification times (ns) of all files below a folder."""
     files = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
     return [
         (path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)

@@ -22,7 +22,7 @@ ONE_CURVATURE = (
 
 
 class NoisyQuadratic:
-    """F_w(x) = floor + (x - s_w)' D (x - s_w) / 2 + x' C_w x / 2, with noisy gradients.
+    """F_w(x) = floor + (x - s_w)' D (x - s_w) / 2 + x' C_w x / 2, noisy gradients.
 
     The mean over workers is F(x) = floor + x' D x / 2, up to a constant: the shifts s_w of the
     workers' optima, of norm `shift` before centring, and the C_w sum to zero.
@@ -109,7 +109,7 @@ def coordinates(spec: Quadratic) -> int:
 
 
 def _signs(workers: int, dimension: int, seed: int, share: float) -> Array:
-    """Return +1, -1 or 0 per worker and coordinate, times sqrt(share), shape (workers, dimension).
+    """Return +-sqrt(share) or 0 per worker and coordinate, (workers, dimension).
 
     With an odd number of workers, one has 0; the others are scaled up to compensate, as far as all
     curvatures stay positive.

@@ -1,4 +1,4 @@
-"""Define softmax regression, or a network with a hidden layer, on real data of the workers."""
+"""Define softmax regression, or a network with a hidden layer, on real data."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -101,7 +101,7 @@ class Epochs:
 
 
 class SoftmaxRegression:
-    """Multinomial logistic regression by its mean negative log-likelihood, on real data.
+    """Logistic regression of several classes by its mean negative log-likelihood.
 
     The parameters are the flat weights (features + 1, classes), initially zero. With `hidden`
     rectified linear units they are weights (features + 1, hidden), then (hidden + 1, classes),
@@ -140,7 +140,7 @@ class SoftmaxRegression:
         return _SoftmaxSource(self, rank)
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss on the whole training set, and accuracy and loss on the test set."""
+        """Return the training set's loss, and the test set's accuracy and loss."""
         data = self.data
         scores = self._scores(x, data.train_x)[1]
         loss = _mean_loss(scores, _totals(scores)[1], data.train_y)
@@ -151,7 +151,7 @@ class SoftmaxRegression:
         )
 
     def at(self, x: Vector, rows: np.ndarray, *, loss: bool = True) -> tuple[Any, Array]:
-        """Return loss and gradient at `x` (..., dimension) over training samples (..., batch).
+        """Return loss and gradient at `x` (..., dimension) over samples (..., batch).
 
         Without `loss` the returned loss is None; the gradient is the same.
         """
@@ -191,7 +191,7 @@ def _own(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _totals(scores: Array) -> tuple[Array, Array]:
-    """Return exponentials of scores (..., samples, classes), and their sums over the classes.
+    """Return exponentials of scores (..., samples, classes), and sums over classes.
 
     A sample's largest score is subtracted from its scores, in place, to avoid overflow.
     """

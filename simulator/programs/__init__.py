@@ -1,4 +1,4 @@
-"""Define the algorithms as programs, and `effects.py`, the actions that programs may take.
+"""Define the algorithms as programs, and the actions that programs may take.
 
 Import `catalogue()` for every algorithm by name, `program.Program` to describe one, `effects.Node`
 for the actions of a program. A program uses effects, pieces and codecs only: no clock, generator or

@@ -20,7 +20,7 @@ from .program import Program, doc
 
 
 class Shared(NamedTuple):
-    """Values that all workers share after an average: means over the workers, and the latest clock.
+    """Values that all workers share after an average: means, and the latest clock.
 
     A mean of clocks would lag after an outage, and pass several boundaries within seconds.
     """
@@ -32,7 +32,7 @@ class Shared(NamedTuple):
 
 
 class Gate:
-    """A learning rate held until the period is 1, which then takes one change of its schedule.
+    """A rate held until the period is 1, which then takes one change of its schedule.
 
     The next change waits until the rule has chosen a period of 1 again. A lower rate lengthens the
     period by the root of the ratio; all passed changes at once would take it from 1 to hundreds.
@@ -56,7 +56,7 @@ class Gate:
 
 
 class PaperRule:
-    """The rule of the paper: eq. 6 at every `interval`, with its refinement on a plateau.
+    """The paper's rule: eq. 6 at every `interval`, with its refinement on a plateau.
 
     If several boundaries pass between two averages, as in an outage, it decides once. tau0 is
     outside the root, so the rule returns tau0 while loss and rate are unchanged. `at_boundary`:
@@ -107,7 +107,7 @@ class PaperRule:
 
 
 class PaddleRule:
-    """The rule of Paddle's AdaptiveLocalSGD: at every average, tau0 inside the root, in [1, 16]."""
+    """Paddle's rule (AdaptiveLocalSGD): at every average, tau0 in the root, 1 to 16."""
 
     decides = True
 

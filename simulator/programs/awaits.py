@@ -63,7 +63,7 @@ def _words(file: str, line: int, name: str, problem: str) -> str:
 
 @cache
 def _forgotten(function: Function) -> list[tuple[str, int, str]]:
-    """Return file, line and text of each call without `await`, including helpers' calls."""
+    """Return file, line and text of each call without `await`, also in helpers."""
     calls, todo, visited = [], [function], set[Function]()
     while todo:
         function = inspect.unwrap(todo.pop())

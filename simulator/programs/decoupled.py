@@ -1,4 +1,4 @@
-"""Define Decoupled DiLoCo: islands train independently, and a syncer merges their fragments."""
+"""Define Decoupled DiLoCo: islands train alone, and a syncer merges fragments."""
 
 from functools import reduce
 from itertools import count
@@ -78,7 +78,7 @@ async def syncer(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Decoupled DiLoCo: islands train on; a syncer merges the fragments of a quorum of them."""
+    """Decoupled DiLoCo: islands train on; a syncer merges fragments of a quorum."""
     channel, outer, x = codec.open(me), Nesterov(outer_momentum), me.start
     v = [outer.init(part) for part in me.cut(x, fragments)]
     parts_of: list[dict[int, Any]] = [{} for _ in v]

@@ -1,4 +1,4 @@
-"""Define the DiLoCo family: local phases of AdamW, then Nesterov momentum on displacements."""
+"""Define the DiLoCo family: local phases of AdamW, then outer Nesterov steps."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ async def diloco(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """DiLoCo: tau steps of AdamW, then a Nesterov step along the mean of the displacements."""
+    """DiLoCo: tau steps of AdamW, then a Nesterov step along the mean displacement."""
     await rounds(
         me, lr, inner, tau, outer=Nesterov(outer_momentum), outer_lr=outer_lr, codec=codec,
         restart=lambda x, state: state,
@@ -47,7 +47,7 @@ async def streaming_diloco(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Streaming DiLoCo: fragments of the model take turns, and training continues during means."""
+    """Streaming DiLoCo: fragments take turns, and training continues during means."""
     channels = [codec.open(me) for _ in range(fragments)]
     outer = Nesterov(outer_momentum)
     x = me.start
@@ -119,7 +119,7 @@ async def delayed_diloco(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Delayed DiLoCo: each outer step uses the mean displacement of the previous round."""
+    """Delayed DiLoCo: outer steps use the mean displacement of the previous round."""
     await late_rounds(
         me, lr, inner, tau, outer_lr, outer_momentum, codec, lambda came, before, mean: mean
     )
@@ -135,7 +135,7 @@ async def eager_diloco(
     outer_momentum: OuterMomentum = 0.9,
     codec: Codec = Raw(),
 ) -> None:
-    """Eager DiLoCo: a worker's fresh displacement, with the others' from the previous round."""
+    """Eager DiLoCo: a worker's fresh displacement with the others' previous ones."""
 
     def combine(came: Vector, before: Vector, mean: Vector | None) -> Vector:
         fresh = (came - before) / me.workers

@@ -107,7 +107,7 @@ class Node(ABC):
 
     @abstractmethod
     def start_backward(self, x: Vector, pieces: Pieces) -> Awaitable[Sequence[Handle]]:
-        """Start a gradient at `x`; return handles of its pieces in the order of the backward pass.
+        """Start a gradient at `x`; return its pieces in the order of the backward pass.
 
         Pieces are contiguous slices; piece 0 is the end of the vector (the last layers). The call
         is awaited like a gradient, because a run may end before it. Time passes in waits for
@@ -124,7 +124,7 @@ class Node(ABC):
 
     @abstractmethod
     def start_mean(self, value: Payload) -> Handle:
-        """Start the average of `value` over all workers; `value` is read-only from then on."""
+        """Start the mean of `value` over all workers; `value` is read-only from then on."""
 
     @abstractmethod
     def start_gather(self, value: Payload) -> Handle:
@@ -218,7 +218,7 @@ class Node(ABC):
         """
 
     def resumed(self, **state: Any) -> tuple[Any, ...]:
-        """Return the initial values of a program's loop: the arguments, or a checkpoint's values.
+        """Return a loop's initial values: the arguments, or those of a checkpoint.
 
         Call it once, right before the loop, with all variables that one iteration passes to the
         next. A checkpoint is taken while the loop computes a gradient: before that, an iteration

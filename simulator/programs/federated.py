@@ -1,4 +1,4 @@
-"""Define federated learning: clients train on their data, and rounds combine the models."""
+"""Define federated learning: clients train on their data; rounds combine models."""
 
 from collections.abc import Sequence, Set
 from itertools import islice
@@ -38,7 +38,7 @@ async def fedavg(
     outer_lr: OuterRate = 1.0,
     codec: Codec = Raw(),
 ) -> None:
-    """FedAvg: tau local steps, then the mean of the displacements, weighted by samples."""
+    """FedAvg: tau local steps, then the mean displacement, weighted by samples."""
     inner = proximal(mu, momentum)
     await rounds(
         me, lr, inner, tau, outer, outer_lr, codec,
@@ -61,7 +61,7 @@ def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[
 
 
 def first(me: Node) -> tuple[Any, Sequence[int]]:
-    """Return the generator that chooses clients (None: all train), and the first clients."""
+    """Return the generator that chooses clients (None: all), and the first clients."""
     rng = me.generator(shared=True) if me.participants < me.workers else None
     return rng, chosen(me, rng, range(me.workers), set())
 
@@ -75,7 +75,7 @@ async def report(
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
-    """Train for tau local steps, send the displacement, and continue from the server's answer."""
+    """Train for tau steps, send the displacement, and go on from the server's answer."""
     sampled, early = first(me)
     channel, inner = codec.open(me), proximal(mu, momentum)
     x, k, weight = me.start, 0, me.samples

@@ -1,4 +1,4 @@
-"""Define gossip programs: workers exchange models with their neighbours, without a centre."""
+"""Define gossip programs: neighbours exchange models, without a centre."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -76,7 +76,7 @@ async def ad_psgd(
     momentum: LocalMomentum = Identity(),
     graph: Neighbours = Ring(),
 ) -> None:
-    """AD-PSGD: average with a random neighbour while computing; then apply the stale gradient."""
+    """AD-PSGD: average with a neighbour while computing; apply the stale gradient."""
     partners = graph.partners(me.rank, me.workers)
     asks = bool(partners) and graph.active(me.rank, me.workers)
     draw = me.generator()

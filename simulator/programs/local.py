@@ -1,4 +1,4 @@
-"""Define synchronous and periodic-averaging programs: all workers run one coroutine."""
+"""Define synchronous and periodic-averaging programs: one coroutine for all."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -97,7 +97,7 @@ async def ssgd_bucketed(
     overlap: Annotated[bool, doc("average a bucket while the next ones are computed")] = True,
     codec: Codec = Raw(),
 ) -> None:
-    """Synchronous SGD whose averages overlap the backward pass, bucket by bucket, in order."""
+    """Synchronous SGD whose averages overlap the backward pass, bucket by bucket."""
     pieces = range(buckets) if isinstance(buckets, int) else buckets
     channels = [codec.open(me) for _ in pieces]
     x = me.start
@@ -128,7 +128,7 @@ async def rounds(
     restart: Callable[[Vector, Any], Any],
     samples: Any = None,
 ) -> None:
-    """Run phases of tau local steps, each followed by an outer step along the mean displacement.
+    """Run phases of tau local steps, with outer steps along the mean displacement.
 
     `restart` makes the inner transform's state for a phase from the new parameters and the state
     at the end of the last phase. `samples`: this worker's weight in the mean, sent with its
@@ -178,7 +178,7 @@ async def post_local_sgd(
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
-    """Post-local SGD: exactly synchronous SGD up to a step, then local SGD with period tau."""
+    """Post-local SGD: synchronous SGD up to a step, then local SGD with period tau."""
     gradients, displacements = codec.open(me), codec.open(me)
     x = me.start
     x, u, k = me.resumed(x=x, u=momentum.init(x), k=0)
@@ -205,7 +205,7 @@ async def easgd(
     ] = None,
     codec: Codec = Raw(),
 ) -> None:
-    """EASGD: every tau steps an elastic force pulls the workers and their centre together."""
+    """EASGD: every tau steps an elastic force pulls workers and centre together."""
     channel = codec.open(me)
     pull = 0.9 / me.workers if alpha is None else alpha
     x = me.start
@@ -228,7 +228,7 @@ async def bmuf(
     step: Annotated[float, doc("learning rate over averages (alpha)", gt=0)] = 1.0,
     codec: Codec = Raw(),
 ) -> None:
-    """BMUF, or SlowMo: local SGD with slow momentum, in units of the gradient, over averages."""
+    """BMUF, or SlowMo: local SGD with slow momentum over averages."""
     channel = codec.open(me)
     x = me.start
     x, u, slow, k = me.resumed(x=x, u=local_momentum.init(x), slow=0.0 * x, k=0)

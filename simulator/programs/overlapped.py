@@ -32,7 +32,7 @@ async def dts(
     ] = None,
     codec: Codec = Raw(),
 ) -> None:
-    """DTS: start a mean every `period` steps; apply it with a correction `delay` steps later."""
+    """DTS: start a mean every `period` steps; apply it `delay` steps later."""
     rule: compensations.Displacement = compensations.KINDS[compensation](lr, momentum, period)
     channel = codec.open(me)
     zero = 0.0 * me.start
@@ -68,7 +68,7 @@ async def cocod_sgd(
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
-    """CoCoD-SGD: local SGD whose averages arrive one period late; later own steps remain."""
+    """CoCoD-SGD: local SGD with averages one period late; later own steps remain."""
     channel = codec.open(me)
     x = me.start
     x, snapshot, u, mean, own, k = me.resumed(
@@ -94,7 +94,7 @@ async def overlap_local_sgd(
     beta: Annotated[Fraction, doc("momentum of the anchor")] = 0.7,
     codec: Codec = Raw(),
 ) -> None:
-    """Overlap-Local-SGD: every tau steps, a pull towards an anchor that was averaged meanwhile."""
+    """Overlap-Local-SGD: every tau steps, a pull to an anchor averaged meanwhile."""
     channel = codec.open(me)
     x = me.start
     x, anchor, u, v, mean, k = me.resumed(

@@ -161,7 +161,7 @@ class Program:
     def start(
         self, function: Function, me: Node, parameters: Mapping[str, Any]
     ) -> Coroutine[Any, Any, None]:
-        """Call `function` (worker or server) with a node and the parameters that it accepts."""
+        """Call `function` (worker or server) with a node and its parameters."""
         names = _arguments(function)
         return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 

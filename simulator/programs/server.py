@@ -1,4 +1,4 @@
-"""Define parameter-server programs: one coroutine for the workers, one for the server.
+"""Define parameter-server programs: a coroutine for workers, one for the server.
 
 A server's learning rate follows the mean number of steps per worker: used gradients over workers.
 """
@@ -23,7 +23,7 @@ K = Annotated[int, doc("gradients per update, at most the number of workers", "g
 
 @piece
 class Monotone:
-    """A schedule of a count (0, 1, ...) that never decreases, rounded down to whole gradients.
+    """A schedule of a count that never decreases, rounded down to whole gradients.
 
     Raises ValueError if the schedule ever decreases or starts below 1.
     """
@@ -107,7 +107,7 @@ async def apply_each(
     codec: Codec,
     admit: Callable[[int], Iterable[int]],
 ) -> None:
-    """Apply each gradient as it arrives; then answer the workers that `admit(worker)` names."""
+    """Apply gradients as they arrive; answer the workers that `admit(worker)` names."""
     channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
@@ -128,7 +128,7 @@ async def asgd_server(
     momentum: LocalMomentum = Identity(),
     codec: Codec = Raw(),
 ) -> None:
-    """Asynchronous SGD: a serial server applies each gradient as it arrives, however stale."""
+    """Asynchronous SGD: a server applies each gradient as it arrives, however stale."""
     await apply_each(me, lr, momentum, codec, lambda worker: [worker])
 
 
@@ -212,7 +212,7 @@ async def hybrid_server(
 async def k_async_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
-    """K-async SGD: update with the mean of K workers' gradients; only these workers wait for it."""
+    """K-async SGD: update with the mean of K workers' gradients; only these wait."""
     await collect(me, lr, momentum, lambda _: k, codec, mean=True, blocking=True)
 
 

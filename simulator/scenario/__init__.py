@@ -1,4 +1,4 @@
-"""Model the tables of scenario.toml as frozen values in SI units; nothing here simulates.
+"""Model scenario.toml as frozen values in SI units; nothing here simulates.
 
 Import `scenario` for `Scenario` and `Algorithm`, `tables`, `cluster` and `network` for its tables,
 `team` for the resolved workers (`Scenario.team`, computed once), `world` for an algorithm with its

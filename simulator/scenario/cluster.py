@@ -148,8 +148,9 @@ Spans = Annotated[
 
 
 class Membership(Section):
-    """When workers are members: by a law (`present` and `absent`), by times of day, by both
-    (present only when both allow it), or by a trace.
+    """When workers are members: by a law, by times of day, by both, or by a trace.
+
+    By both, they are present only when both allow it.
     """
 
     present: Law | None = optional("time from joining to leaving")
@@ -332,7 +333,7 @@ class Cluster(_Nodes):
         return table | {"compute": groups[0]["compute"]}
 
     def of_workers(self, key: str) -> list[Any]:
-        """Return a key's value for each worker, in rank order: the group's, or the cluster's."""
+        """Return a key's value for each worker, by rank: the group's, or the cluster's."""
         usual, values = getattr(self, key), list[Any]()
         for group in self.group:
             its = getattr(group, key)

@@ -1,4 +1,4 @@
-"""Define the base of a scenario's tables, and their field types: strict, frozen, in SI units."""
+"""Define the base of a scenario's tables, and field types in SI units."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def optional(about: str, default: Any = None, **limits: Any) -> Any:
 
 
 def located(name: str, info: ValidationInfo) -> Path:
-    """Resolve the path of a file that a scenario names, relative to the scenario's folder."""
+    """Resolve a file's path relative to the scenario's folder."""
     return Path((info.context or {}).get("folder", "."), name)
 
 
@@ -64,6 +64,6 @@ def from_file(read: Callable[[Path], Any], example: str) -> tuple[PlainValidator
 
 
 class Section(BaseModel):
-    """A table of a scenario; it refuses unknown keys, implicit conversions, nan and inf."""
+    """A scenario's table, which refuses unknown keys, conversions, nan and inf."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Catalogue the hardware that scenarios may name: links inside hosts, network cards, devices.
+"""Catalogue hardware by name: links inside hosts, network cards, devices.
 
 Numbers and their sources are in hardware.toml. A name gives the usual numbers; numbers in a
 scenario replace them, and then their spread is unknown.
@@ -34,7 +34,7 @@ class LinkKind(BaseModel):
 
 
 class DeviceKind(BaseModel):
-    """A kind of device: peak in 16-bit arithmetic, memory, and usual utilisation with its range."""
+    """A kind of device: 16-bit peak, memory, and usual utilisation with its range."""
 
     flops: FlopsPerSecond
     memory: Bytes
@@ -97,7 +97,7 @@ Card = Annotated[str, BeforeValidator(_card), Field(min_length=1)]
 
 
 def fill_devices(document: Any) -> Any:
-    """Fill a scenario's tables from its named devices: their peak, and the compute time of a step.
+    """Fill a scenario's tables from its named devices: peak, and compute times.
 
     A step takes 6 operations per parameter and token (or `cost.flops_per_token`) at the usual
     utilisation, if neither [cluster] nor the group has `compute`.
@@ -142,7 +142,7 @@ def inner_spread(inner: Iterable[Any]) -> tuple[float, float]:
 
 
 def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the least and largest factor of compute times, by the devices' usual utilisation.
+    """Return least and largest factors of compute times, by devices' utilisation.
 
     `document`: a scenario as written. Both are 1 if it states all times.
     """
@@ -157,7 +157,7 @@ def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _operations(document: Mapping[str, Any], cost: Mapping[str, Any]) -> float:
-    """Return the operations of a worker's step; 0 if the scenario does not determine them."""
+    """Return the operations of a worker's step; 0: the scenario does not say."""
     model, goal = document.get("model") or {}, document.get("objective") or {}
     tokens = goal.get("tokens") or cost.get("tokens") or 0
     parts = sizes(model.get("tensors"))

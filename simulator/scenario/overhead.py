@@ -1,4 +1,4 @@
-"""Model a real system's overheads beyond the times in a scenario, and their uncertainty.
+"""Model a real system's overheads beyond a scenario's times, and their errors.
 
 A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenario includes it with
 `extends`. Without them there are no overheads, as in the published models.
@@ -131,7 +131,7 @@ class ModelError(Section):
     time_to_target: dict[str, Relative] = optional("relative standard deviation by family", {})
 
     def of(self, quantity: str, family: str | None) -> float:
-        """Return a quantity's relative standard deviation; the largest for an unknown family.
+        """Return a quantity's relative deviation; the largest for an unknown family.
 
         It is 0 for an unmeasured quantity.
         """
@@ -184,7 +184,7 @@ def tree(workers: int) -> float:
 
 
 def at(tables: Sequence[Overhead], workers: int) -> Overhead:
-    """Return the overheads for `workers` workers: interpolated, or the nearest beyond all tables.
+    """Return the overheads for `workers` workers, interpolated between tables.
 
     A table without a number of workers applies to any number; the first such table wins.
     """

@@ -1,4 +1,4 @@
-"""Redraw a scenario's measured numbers within their standard errors (parametric bootstrap)."""
+"""Redraw measured numbers within their standard errors (parametric bootstrap)."""
 
 from collections.abc import Sequence
 from math import exp
@@ -31,7 +31,7 @@ def factor(replicate: int, index: int, sd: float) -> float:
 
 
 def scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
-    """Return the scenario with the number or law at a dotted key multiplied by `factor`.
+    """Return the scenario with the number or law at a key multiplied by `factor`.
 
     Raises KeyError if the key has neither.
     """
@@ -39,7 +39,7 @@ def scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
 
 
 def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
-    """Return `value` with the number or law at `path` multiplied. Raises KeyError if none."""
+    """Return `value` with the number or law at `path` multiplied, or raise KeyError."""
     if not path:
         if isinstance(value, Distribution):
             return value.scaled(factor)

@@ -110,7 +110,7 @@ def arguments(program: Program, own: dict[str, Any], optimizer: tables.Optimizer
 
 
 def _algorithm(value: Any, info: ValidationInfo) -> Any:
-    """Let its program parse an [[algorithm]] table, with lr and momentum of [optimizer]."""
+    """Let a program parse its [[algorithm]] table, with [optimizer]'s defaults."""
     if not isinstance(value, dict):
         return value
     program, label = _program(value, info), value.get("label")
@@ -154,7 +154,7 @@ def _program(value: Mapping[str, Any], info: ValidationInfo) -> Program:
 
 
 def _buckets(model: tables.Model | None, network: Network | None) -> Any:
-    """Return DistributedDataParallel's buckets, by the tensors or for NCCL; None: unknown."""
+    """Return DistributedDataParallel's buckets, by tensors or for NCCL, or None."""
     if model is None or model.buckets:
         return model and model.buckets
     nccl = network is not None and network.library == "nccl"
@@ -365,7 +365,7 @@ class Scenario(Section):
 
     @property
     def heavy_tailed(self) -> bool:
-        """Whether some random time has infinite variance, so that few runs cannot show its mean."""
+        """Whether a random time has infinite variance: few runs cannot show its mean."""
         return any(law.variance == inf for law in laws(self.cluster, self.network, self.server))
 
     @property
@@ -427,7 +427,7 @@ class Scenario(Section):
 
     @property
     def costs(self) -> Overhead:
-        """Overheads of a real system with this number of workers, common to all algorithms.
+        """Overheads of a real system with this number of workers, for all algorithms.
 
         `under` applies the overheads of single algorithms.
         """
@@ -471,7 +471,7 @@ class World:
 
 
 def laws(*values: Any) -> Iterator[Distribution]:
-    """Yield the laws of random times among `values`, including nested tables and lists."""
+    """Yield the laws of random times among `values`, also in inner tables and lists."""
     for value in values:
         if isinstance(value, Distribution):
             yield value
@@ -482,7 +482,7 @@ def laws(*values: Any) -> Iterator[Distribution]:
 
 
 def json_schema(programs: Mapping[str, Program] | None = None) -> Mapping[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a scenario, with every program's parameters.
+    """Return the JSON Schema (draft 2020-12) of a scenario and all programs.
 
     The result is shared by all callers with the same programs: do not change it.
     """

@@ -10,7 +10,7 @@ Pair = tuple[str, str]
 
 
 class ShortestPaths:
-    """Shortest paths between places over hops, given their lengths; all are computed at once."""
+    """Shortest paths between places over hops of given lengths."""
 
     def __init__(self, names: Sequence[str], lengths: Mapping[Pair, float]) -> None:
         self._names, self._lengths = names, lengths

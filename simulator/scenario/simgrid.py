@@ -1,4 +1,4 @@
-"""Read SimGrid platform files (versions 4, 4.1), `network.platform`: zones, hosts, links, routes.
+"""Read SimGrid platform files (versions 4, 4.1) for `network.platform`.
 
 Unsupported elements that would change results are refused by name. Only the names of hosts count:
 [cluster] sets the speed of workers. A route between two zones leads from a gateway of one to a
@@ -48,7 +48,7 @@ def seconds(text: str) -> float:
 
 
 def bytes_per_second(text: str) -> float:
-    """Read a rate such as "125MBps"; without a unit it is in bytes/s. Raises ValueError."""
+    """Read a rate such as "125MBps", or in bytes/s without unit. Raises ValueError."""
     spelt = re.sub("K(?!i)", "k", text).replace("Bps", "B/s")
     if not (rate := to_si(spelt if text[-1:].isalpha() else f"{text} B/s", "bandwidth")):
         raise ValueError("not a bandwidth; write one above zero")
@@ -141,7 +141,7 @@ class Ports(NamedTuple):
 
 @dataclass
 class Zone:
-    """Hosts, routers and zones (`members`: their places by name), and the edges between them.
+    """Hosts, routers and zones (`members`: places by name), and edges between them.
 
     `routing` "Full": every pair has an edge; "Floyd" and "Dijkstra": fewest links; "None": no
     routes; "Cluster": up through a host's `ports`, over the `backbone`, and down to the other.
@@ -262,7 +262,7 @@ class _Reader:
                 raise self.fault(child, f"not simulated inside <{element.tag}>; remove it")
 
     def parsed(self, element: Element, model: type[Attributes]) -> Attributes:
-        """Return an element's attributes; refuse unsupported ones that would change results."""
+        """Return an element's attributes; refuse unsupported ones that change results."""
         self.demand_supported(element)
         table = {key: text for key, text in element.items() if text and key not in UNREAD}
         try:
@@ -431,7 +431,7 @@ def _root(text: str) -> Element:
 
 
 def read(path: Path) -> Platform:
-    """Read a platform file. Raises ValueError with the element for unsupported content."""
+    """Read a platform file. Raises ValueError that names an unsupported element."""
     with untrusted.refused(path, "name a platform file of SimGrid", error=ValueError):
         text = untrusted.text(path)
     reader = _Reader(Platform(str(path), sha256(text.encode()).hexdigest()))

@@ -1,4 +1,4 @@
-"""Define the tables of scenario.toml as typed, frozen models with its key names, in SI units.
+"""Define the tables of scenario.toml as typed, frozen models in SI units.
 
 The JSON Schema contains the fields' descriptions, and editors show them.
 """
@@ -138,7 +138,7 @@ class Model(Section):
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Number of parameters per DistributedDataParallel bucket, in order; empty: unknown."""
+        """Parameters per DistributedDataParallel bucket, in order; empty: unknown."""
         return ddp_buckets(self.sizes, self.bytes_per_parameter)
 
     @property
@@ -173,7 +173,7 @@ class Heterogeneity(Section):
 
 
 class Quadratic(Section):
-    """A noisy quadratic whose optimum and curvature may differ between workers (non-IID data)."""
+    """A noisy quadratic; optimum and curvature may differ between workers (non-IID)."""
 
     kind: Literal["quadratic"]
     dimension: int = optional("number of coordinates", 100, ge=1, le=10**7)
@@ -262,7 +262,7 @@ class CurveOfLaw(Section):
 
 
 class CurveOfFile(Section):
-    """The loss in the log of a user's run, to which a floor and a power law are fitted."""
+    """The loss in a user's log, to which a floor and a power law are fitted."""
 
     file: Folder = Field(description="log with losses by steps or tokens")
     workers: Count = optional("number of workers in that run", 1)
@@ -320,7 +320,7 @@ NoiseScale = Annotated[
 
 
 class LearningCurve(Section):
-    """The loss of the user's model: a baseline's curve, and each algorithm's excess over it."""
+    """The loss of the user's model: a baseline's curve, and algorithms' excess."""
 
     kind: Literal["learning-curve"]
     curve: Annotated[

@@ -122,7 +122,7 @@ class Team:
 
     @cached_property
     def ideal_rate(self) -> float:
-        """Gradients per second of all workers together without communication (inf for no time)."""
+        """Gradients per second of all workers without communication (inf: no time)."""
         times = self.mean_compute
         return sum(1 / time for time in times) if all(times) else inf
 
@@ -131,7 +131,7 @@ UNITS = 32  # a transformer's blocks: FSDP gathers each while the previous one c
 
 
 def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: float) -> float:
-    """Return the seconds per step that a worker's devices add by communicating around a ring.
+    """Return the seconds per step that a ring among a worker's devices adds.
 
     Without sharding, an all-reduce (2(n - 1) steps of 1/n of the model) hides behind the backward
     pass, except its last bucket. With FSDP, an all-gather before each pass and a reduce-scatter
@@ -151,7 +151,7 @@ def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: 
 
 
 def _visible(spent: float, pieces: float, window: float) -> float:
-    """Return the part of `spent` s that exceeds the window: at least one of equal pieces."""
+    """Return the seconds `spent` beyond the window: at least one of equal pieces."""
     return max(spent / pieces, spent - window) if window < inf else spent / pieces
 
 
@@ -177,7 +177,7 @@ def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker
 
 
 def _repeated(worker: Worker, first: int, size: int) -> list[Worker]:
-    """Repeat a worker for `size` ranks from `first` on; each replays another column of a trace."""
+    """Repeat a worker from rank `first` on; each replays another column of a trace."""
     if not isinstance(worker.compute, ReplayedTimes):
         return [worker] * size
     columns = [replace(worker, compute=column) for column in worker.compute.by_column]

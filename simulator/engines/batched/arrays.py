@@ -22,7 +22,7 @@ class Unsupported(BaseException):
 
 
 class Unknown:
-    """A value that a program may pass on but not use: every operation raises Unsupported.
+    """A value that a program may pass on but not use: operations raise Unsupported.
 
     Only `is` cannot be refused. `why`: the reason, which completes "because ...".
     """
@@ -59,7 +59,7 @@ class Many(Unknown):
         self.of = of
 
     def _other(self, other: Any) -> Any:
-        """Convert `other` to an array or a number; raise Unsupported if that is impossible."""
+        """Convert `other` to an array or a number, or raise Unsupported."""
         if type(other) is type(self):
             return other.of
         if type(other) in (int, float) or isinstance(other, np.floating | np.integer):
@@ -87,7 +87,7 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
 
 
 class Stack(Many):
-    """Vectors, shape (seeds, workers, dimension); an axis of length 1 means equal values."""
+    """Vectors (seeds, workers, dimension); an axis of length 1 means equal values."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ def array(x: Any) -> np.ndarray:
 
 
 class PerWorker(Many):
-    """A number for each worker of one seed, such as a loss or a clock; shape (workers,).
+    """A number for each worker of one seed, such as a loss or a clock, (workers,).
 
     `latest`: its average is the largest number.
     """

@@ -1,4 +1,4 @@
-"""Record the effects of all workers in order, and replay them on the workers' clocks.
+"""Record the effects of all workers in order; replay them on the workers' clocks.
 
 If all workers of a program always do the same, the order of effects does not depend on time. So
 `node.BatchedNode` runs the program once and records its effects here; `flush` replays them on
@@ -76,7 +76,7 @@ class Timed:
 
 
 class Clocks:
-    """The clocks of all workers and seeds, up to the last `flush`: `now`, (seeds, workers).
+    """The clocks at the last `flush`: `now`, shape (seeds, workers).
 
     `times`: draws compute times, `compute_times.Draws` or `SumDraws`. `merge`: the steps between
     two events are one segment of up to `longest` steps; otherwise every step is a segment. `due`:
@@ -333,7 +333,7 @@ class Clocks:
         self.wait(poll, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:
-        """Return the bytes so far over all links, and over those charged as egress: (seeds,).
+        """Return the bytes so far over all links, and those charged as egress, (seeds,).
 
         `finish` counts the bytes at each seed's last point before the deadline.
         """

@@ -1,4 +1,4 @@
-"""Run codecs on the vectors of all workers of all seeds, shape (seeds, workers, dimension).
+"""Run codecs on the vectors of all workers and seeds at once.
 
 A codec compresses each row with the code that compresses one worker's vector (`Codec.rowwise`).
 """
@@ -17,7 +17,7 @@ from .arrays import Stack, Unsupported
 
 
 class RowGenerator:
-    """Random numbers of each worker of each seed, or of all workers of a seed (`shared`)."""
+    """Random numbers per worker and seed, or `shared` by all workers of a seed."""
 
     def __init__(
         self, seeds: Sequence[int], ranks: Sequence[int], number: int, shared: bool
@@ -46,7 +46,7 @@ class RowGenerator:
 
 
 class RowNode:
-    """The node that a codec's channel uses; its vectors are arrays with one row per worker."""
+    """The node of a codec's channel; its vectors have one row per worker."""
 
     resting = False
 

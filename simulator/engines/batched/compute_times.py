@@ -1,4 +1,4 @@
-"""Draw the compute times of all workers and seeds at once, summed over segments of steps."""
+"""Draw the compute times of all workers and seeds, summed over segments of steps."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -17,7 +17,7 @@ TILE = 64  # workers whose draws are held before they are written: they fit into
 
 
 class Draws:
-    """Draws from a stream per seed and worker, which give the reference engine's numbers.
+    """Draws from a stream per seed and worker: the reference engine's numbers.
 
     Sums depend neither on how calls divide the segments, nor on the other seeds.
     """

@@ -1,4 +1,4 @@
-"""Compute the gradients of all workers and seeds at once, with each worker's draws."""
+"""Compute the gradients of all workers and seeds, with each worker's draws."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,7 +18,7 @@ NOISE = 2**22  # most random numbers in memory at once
 
 
 class Normals:
-    """Normal numbers of several streams, drawn ahead; `scale`: their standard deviation."""
+    """Normal numbers of several streams, drawn ahead; `scale`: standard deviation."""
 
     def __init__(
         self, rngs: Sequence[np.random.Generator], shape: tuple[int, ...], scale: Any
@@ -72,7 +72,7 @@ class QuadraticGradients:
 
     @property
     def jump(self) -> Any:
-        """Function that draws several steps; None if coordinates are not independent and normal."""
+        """Function that draws several steps; None if coordinates are coupled."""
         return None if self._couplings is not None else self._draw_steps
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:

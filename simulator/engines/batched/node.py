@@ -1,4 +1,4 @@
-"""One node for all workers of all seeds, which run one program once (`BatchedNode`).
+"""Run a program once for all workers of all seeds, as one node (`BatchedNode`).
 
 Values are computed at once; effects that take time are recorded, and `clocks` times them later.
 """
@@ -27,14 +27,14 @@ LONGEST = 1024  # most steps in one draw
 
 
 class SeedsDiffer(BaseException):
-    """Raised when a program reads a value that differs between seeds: run them one by one.
+    """Raised when a program reads a value that differs between seeds.
 
     Not an Exception, so that no program catches it.
     """
 
 
 class BatchedNode(Node):
-    """All workers of all seeds as one node; its `Batch` evaluates every mark that is due.
+    """All workers of all seeds as one node; its `Batch` evaluates marks when due.
 
     `seeds`: their number; `step`: gradients that each worker has computed; `jumps`: draws that took
     several steps at once; `period`: steps between the last two collectives; `updates`: number of

@@ -1,4 +1,4 @@
-"""Run all seeds and workers at once on arrays, with the reference engine's numbers.
+"""Run all seeds and workers at once on arrays: the reference engine's numbers.
 
 It takes programs whose workers always do the same. For others `run` raises Unsupported, and
 `engines.virtual` runs them.
@@ -59,7 +59,7 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0) -> list[Run
 
 
 def supports(world: World) -> str | None:
-    """Return why the engine cannot run a world; None if no reason is visible beforehand."""
+    """Return why the engine cannot run a world; None without a visible reason."""
     program, algorithm, scenario = world.program, world.algorithm, world.scenario
     moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())

@@ -36,7 +36,7 @@ LAST = EventPriority(2)  # below all others: events exactly at the deadline coun
 
 
 class Agenda:
-    """SimPy's events (`env`), the time of the `next` (s), and the nodes to resume with values."""
+    """SimPy's events (`env`), time of the `next` (s), and nodes to resume with values."""
 
     __slots__ = ("env", "next", "ready")
 
@@ -65,7 +65,7 @@ class Agenda:
 
 
 class Rollback(NamedTuple):
-    """A rollback at `at` by the nodes' clocks, from `start` to `done` by the wall clock.
+    """A rollback at `at` (nodes' clocks), from `start` to `done` (wall clock).
 
     `repairs`: spans in which the cluster was down; between them it repeated up to `again` seconds
     of work, until the next crash or until all was repeated. `done` is inf if that never happens.

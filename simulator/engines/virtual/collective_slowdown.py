@@ -20,7 +20,7 @@ from .node import VirtualNode
 
 
 class CollectiveSlowdown:
-    """A worker's computing; `flights`: collectives it has joined, `due`: when it ends (s)."""
+    """A worker's computing; `flights`: joined collectives, `due`: when it ends (s)."""
 
     def __init__(self, run: Any, node: VirtualNode) -> None:
         self._run, self._node = run, node
@@ -30,7 +30,7 @@ class CollectiveSlowdown:
 
     @types.coroutine
     def takes(self, work: float, since: float | None = None) -> Generator[None, Any, float]:
-        """Compute `work` seconds from `since` on (None: now); return how long that takes (s)."""
+        """Compute `work` seconds from `since` on (None: now); return their duration (s)."""
         run, node, flights = self._run, self._node, self.flights
         start = node.now if since is None else since
         while flights and (first := flights[0]).done is not None:

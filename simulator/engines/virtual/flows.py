@@ -24,7 +24,7 @@ from .shared_lines import SharedLines
 
 
 class Connection:
-    """Messages from one node to another, in order; it has the attributes of `MessageRoute`.
+    """Ordered messages from one node to another; attributes as in `MessageRoute`.
 
     `start(sender, value)` sends one.
     """

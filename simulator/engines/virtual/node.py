@@ -1,4 +1,4 @@
-"""One node of the reference engine, which runs a program's effects in simulated time.
+"""Run a program's effects in simulated time: a node of the reference engine.
 
 Strategy. Each node carries its own clock (`now`), which runs ahead of SimPy's: computing, working
 and sending only add to it, so that a step costs one addition and no event. SimPy orders only what
@@ -85,7 +85,7 @@ So tuples sort by time of arrival, and equal times in the order of sending.
 
 
 class InOrder:
-    """A node of a program whose steps are pooled: it ends each of them in order of time."""
+    """A node whose steps are pooled: each of them ends in order of time."""
 
     def __init__(self, node: "VirtualNode") -> None:
         self._node = node
@@ -585,7 +585,7 @@ class VirtualNode(EngineNode):
         return self._pieces
 
     async def _step(self, *, backward: bool = True) -> float:
-        """Count one step; return its seconds, or with `backward` the seconds of its pieces."""
+        """Count one step; return its seconds, or those of its pieces (`backward`)."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
@@ -631,7 +631,7 @@ class VirtualNode(EngineNode):
     # Collectives
 
     async def arrived(self, handle: Handle) -> bool:
-        """Return whether `handle` is done by this node's clock, once no other node is behind it."""
+        """Return whether `handle` is done by this node's clock, once no node is behind."""
         if handle.done is None:
             await self.catch_up()
         return handle.done is not None and handle.reaches(self.rank) <= self.now * (

@@ -1,4 +1,4 @@
-"""Account for one node's outages: the cost of crashes, and of being left out of means.
+"""Account for one node's outages: the cost of crashes, and of missed means.
 
 A crashed worker loses its computing since it last shared a result (`shared`). If the others wait
 for it, it computes that again. If they go on without it (`Presence.goes_on_without`), or a rule
@@ -352,7 +352,7 @@ class Outages:
                 self._abandon(max(done, node.busy_since if phase else self._step_began))
 
     def _falls(self, handle: Any, done: float) -> bool:
-        """Apply a client's drop-out from a round that ends at `done`; return whether it did."""
+        """Apply a client's drop-out from a round that ends at `done`, if it dropped out."""
         node, fall = self._node, handle.falls.get(self._node.rank, inf)
         if fall >= done or self.down_since is not None or node.now != self.joined_at:
             return False

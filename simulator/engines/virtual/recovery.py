@@ -1,4 +1,4 @@
-"""Decide which workers take part in each collective of a run, and why the others do not.
+"""Decide which workers take part in each collective, and why others do not.
 
 All programs join every collective; a worker that takes no part joins at once, without weight, and
 gets the result. When the last worker has joined, `Participation` decides on the participants
@@ -419,7 +419,7 @@ class Participation:
         return sending + latency
 
     def _serve(self, index: int) -> tuple[dict[int, float], float]:
-        """Return when (s) the server's network card has sent the model, by client and overall.
+        """Return when (s) the server's card has sent the model, by client and overall.
 
         Clients are served in the order of their draw. Absent clients are left out; each is served
         after all others, as if alone.

@@ -1,4 +1,4 @@
-"""Run any scenario with one seed on the reference engine, in SimPy's simulated time."""
+"""Run any scenario with one seed on the reference engine, in simulated time."""
 
 from math import inf, nextafter
 from typing import Any
@@ -91,9 +91,9 @@ def _spent(run: Simulation) -> dict[str, list[float]]:
 
 
 def _rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the number of rounds, their mean seconds, and clients' reports, for `Run`.
+    """Return the rounds' number and mean seconds, and clients' reports, for `Run`.
 
-    `seconds`: the result of `spent`.
+    `seconds`: the result of `_spent`.
     """
     cluster, rule = run.scenario.cluster, run.recovery.sampled
     if cluster.sampling is None:
@@ -125,7 +125,7 @@ def _means(seconds: dict[str, list[float]]) -> dict[str, float]:
 def _failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
     """Return the cost of crashes, as `Run.failures`; None if nothing can crash.
 
-    `mean`: the `means` of the run's seconds.
+    `mean`: the result of `_means`.
     """
     if not run.outages:
         return None

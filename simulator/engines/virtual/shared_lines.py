@@ -26,7 +26,7 @@ Change = Callable[[float], None]
 
 
 class NetworkEvents:
-    """Coming changes of a network in order of time, such as outages and competing flows.
+    """Coming changes of a network, such as outages and competing flows, in order.
 
     `dead_lines`: lines whose capacity stays zero.
     """

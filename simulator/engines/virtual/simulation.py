@@ -1,4 +1,4 @@
-"""One run of the reference engine: the loop that resumes its nodes, and what they share.
+"""Run the reference engine: the loop that resumes nodes, and what they share.
 
 Strategy. Programs are plain coroutines that the nodes resume with `send`; SimPy keeps only the
 events that several nodes can observe: results of collectives, alarms of nodes that compute until
@@ -165,7 +165,7 @@ class Simulation:
         return workers.compute_times(self.scenario, self.seed)
 
     def _discount(self) -> Discount | None:
-        """Return a function for the seconds that absent workers save; None if they save none."""
+        """Return a function for the costs that absent workers save, if they save any."""
         members, cost = self.availability.members, self.scenario.cost
         if members is None or (cost.node_hour is None and cost.device_hour is None):
             return None

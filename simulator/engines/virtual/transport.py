@@ -1,4 +1,4 @@
-"""Carry messages and collectives in closed form: their times are known when they begin.
+"""Carry messages and collectives in closed form: times are known at the start.
 
 `flows` has the other transport. Collectives take the links in the order in which their last worker
 joined, each as soon as the links are free, and begin again if a worker of their team crashes.
@@ -20,7 +20,7 @@ from ..collective import Collective
 
 
 class Interrupted(MessageRoute):
-    """A route between nodes that may crash; messages that a crash interrupts are resent.
+    """A route between nodes that may crash; interrupted messages are sent again.
 
     `never`: called if crashes always prevent a message from arriving.
     """
@@ -47,7 +47,7 @@ class Interrupted(MessageRoute):
 
 
 class ClosedFormTransport:
-    """The alpha-beta model of `network.closed_form`, with the network cards of the server.
+    """The alpha-beta model of `network.closed_form`, with the server's network cards.
 
     `traffic`: the bytes and draws so far. `staggered`: whether times depend on when each worker
     joined a collective, which then has `arrivals`.
@@ -124,7 +124,7 @@ class ClosedFormTransport:
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
-        """Return the clients whose reports reach a server despite crashes, and the delay (s).
+        """Return the clients whose reports survive crashes, and the delay (s).
 
         All reports begin at once. The delay comes from reports that are lost or sent again.
         """

@@ -17,7 +17,7 @@ def nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:
 
 
 def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
-    """Return the key path at which each region of workers is first named; None: no region."""
+    """Return the key path that first names each region of workers; None: no region."""
     cluster = scenario.cluster
     paths: dict[str | None, KeyPath] = {}
     for index, group in enumerate(cluster.group):

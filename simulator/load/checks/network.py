@@ -1,4 +1,4 @@
-"""Check the settings of [network] against each other, the cluster and the network model."""
+"""Check the settings of [network] against each other and the cluster."""
 
 from collections.abc import Iterator
 from itertools import permutations

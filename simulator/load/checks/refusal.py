@@ -1,4 +1,4 @@
-"""Report broken rules between settings: the key at fault, the problem and the remedy.
+"""Report broken rules between settings: key at fault, problem and remedy.
 
 A rule is a condition, the path of the key at fault, and a reason, by which refusals.toml gives the
 sentence.

@@ -233,7 +233,7 @@ def _codec(
 def _entries(
     where: KeyPath, scenario: Scenario, algorithm: Algorithm, ratio: float
 ) -> Iterator[Problem]:
-    """Check that every piece of a vector has an entry, and that a sparse codec sends one."""
+    """Check that pieces of a vector have entries, and that a sparse codec sends one."""
     given, entries = algorithm.parameters, dimension_of(scenario.objective)
     if entries is None:
         return

@@ -1,4 +1,4 @@
-"""Simulate transfers over lines that they share max-min fairly: a flow-level model.
+"""Simulate transfers that share lines max-min fairly: a flow-level model.
 
 *Flow-level* means that the unit is a transfer, not a packet: a transfer waits for the latency of
 its path and then flows over all its lines at once, like water through pipes. Its rate changes only
@@ -43,7 +43,7 @@ from .records import Array, Tables
 
 @dataclass
 class _Loaded:
-    """A plan in the tables: its first row of MESSAGE, messages without waits, and free RUNs."""
+    """A plan in the tables: its first MESSAGE, messages without waits, free RUNs."""
 
     message: int
     firsts: Array
@@ -139,7 +139,7 @@ class Fabric:
         return ticket
 
     def cancel(self, at: float, ticket: int) -> None:
-        """Remove a ticket's transfers at `at` (s), including transfers that have not started.
+        """Remove a ticket's transfers at `at` (s), even those that have not started.
 
         The ticket is not reported, unless it ends before `at`.
         """

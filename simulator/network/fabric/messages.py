@@ -1,4 +1,4 @@
-"""Describe a collective's messages: sender, receiver, size, and the messages that they wait for.
+"""Describe a collective's messages: ends, size, and what they wait for.
 
 Messages have no times; those follow from the paths that a network gives to routes. A collective
 starts when its last worker has joined, and ends for all when its last message has arrived. A

@@ -1,4 +1,4 @@
-"""Define the tables of the fabric, which its compiled loop (`transfers.py`) reads and writes."""
+"""Define the tables of the fabric for its compiled loop (`transfers.py`)."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compute max-min fair rates of flows that share lines (directions of links), compiled by numba.
+"""Compute max-min fair rates of flows that share lines, compiled by numba.
 
 Rates are max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
 flow is limited by its cap, or by a saturated line on which no flow has a higher rate. Only the

@@ -1,4 +1,4 @@
-"""Run the fabric's compiled loop: transfers start, flow and end, and messages follow."""
+"""Run the fabric's compiled loop: transfers start, flow, end; messages follow."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: PLR0913, PLR0917 - a kernel takes its tables one by one
@@ -35,7 +35,7 @@ def _lacks_room(state, flows, hops, more):
 
 @njit
 def _transfer(tables, at, number, size, latency, ticket):
-    """Start a transfer on a path at `at`; return its row of FLOW. The tables must have room."""
+    """Start a transfer on a path at `at`; return its FLOW. Tables must have room."""
     run, flows, _, hops, paths, path_lines, events = tables[:7]
     state, path = run[0], paths[number]
     row = path.free
@@ -95,7 +95,7 @@ def _list_path(state, paths, number):
 
 @njit
 def _queue(state, flows, paths, number):
-    """Queue a transfer of a serial path after its latency, ordered by time, then by ticket."""
+    """Queue a transfer of a serial path after its latency, by time, then ticket."""
     flow = flows[number]
     path = paths[flow.path]
     flow.since = state.clock
@@ -116,7 +116,7 @@ def _queue(state, flows, paths, number):
 
 @njit
 def _start_queues(state, flows, lines, hops, paths):
-    """Start the first transfer of each listed queue with a free path, at an instant's end."""
+    """Start the first transfer of each listed, free path at an instant's end."""
     for place in range(state.starting):
         path = paths[paths[place].start]
         path.listed = 0

@@ -1,4 +1,4 @@
-"""Build the graph for `network.model = "flows"`: its lines, and the routes of transfers.
+"""Build the graph of `network.model = "flows"`: lines, and routes of transfers.
 
 A line is one direction of a link or a network card (both directions, if half-duplex), shared by
 transfers. A route leaves by the sender's card, follows the path of lines between the two places,
@@ -37,7 +37,7 @@ FOREVER = 1e9  # seconds, in place of a latency without a mean
 
 
 class PlacePath(NamedTuple):
-    """A path between places: its lines, its latency (the sum of `laws`), its TCP window.
+    """A path between places: lines, latency (the sum of `laws`), and TCP window.
 
     `window`: largest number of bytes in flight on one connection, inf: unlimited.
     """
@@ -83,7 +83,7 @@ def add_loads(scenario: Scenario, graph: Any) -> None:
 
 
 class NetworkGraph:
-    """Places joined by links. `lines`: all lines; `sites`: the place of each node, by rank."""
+    """Places joined by links; `lines`: all of them, `sites`: each node's place."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.lines: list[Line] = []
@@ -110,7 +110,7 @@ class NetworkGraph:
         self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
 
     def _card(self, rank: int, nic: float | None) -> NicLines:
-        """Add the lines of a network card, with sharing and outages of its place's inner link."""
+        """Add a network card's lines, with sharing and outages of the inner link."""
         site = self.sites[rank]
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         link = self.places.link(site, site)
@@ -192,7 +192,7 @@ class NetworkGraph:
 
 
 class Hosts:
-    """A SimGrid platform with the interface of `NetworkGraph`; its links include the cards.
+    """A SimGrid platform, used like `NetworkGraph`; its links include the cards.
 
     The nodes of a region (a host, cluster or zone) use its hosts in turn; a node without a region
     uses the host of its rank. Links of a cluster's hosts are lines only for hosts in use.
@@ -262,7 +262,7 @@ class Route:
 
 
 class Greedy(NamedTuple):
-    """An endless background flow, with its fair share of a route during some intervals."""
+    """An endless background flow with a fair share of a route, at some times."""
 
     route: Route
     times: TimesInForce

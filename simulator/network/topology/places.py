@@ -9,7 +9,7 @@ from ...scenario.scenario import Scenario
 
 
 class Places:
-    """The places of a scenario's nodes: their regions; a node without one is its own place."""
+    """The places of nodes: their regions; a node without one is its own place."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = scenario.network
@@ -42,7 +42,7 @@ class Places:
         return next((value for value in values if value is not None), None)
 
     def rates(self, source: int, to: int) -> tuple[float, float]:
-        """Return the bytes/s that a node may send to another, and that the other may receive.
+        """Return the bytes/s that a node may send to another, and the other receive.
 
         inf: unlimited. A link between two places limits both ends. Without one, workers have
         separate lines, and the server's line is no limit.
@@ -64,7 +64,7 @@ class Places:
         return self._node_rates[rank] if rank < len(self._node_rates) else (None, None)
 
     def line(self, source: str, to: str) -> tuple[float, float]:
-        """Return the bytes/s that may leave a place for another, and enter the other, or inf."""
+        """Return the bytes/s that may leave a place, and enter another, or inf."""
         link, table, settings = self.link(source, to), self.settings.regions, self.settings
         row = table and table.row(source, to)
         rates = []

@@ -1,4 +1,4 @@
-"""Compute the capacity of a line over time: its profile, outages and background traffic."""
+"""Compute a line's capacity over time: profile, outages and background traffic."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Once:
 
 @dataclass(frozen=True)
 class Alternating:
-    """Alternating pauses (`off`) and intervals (`on`); `purpose`, `key`: of random draws."""
+    """Alternating pauses (`off`) and intervals (`on`); `purpose`, `key`: of draws."""
 
     purpose: Purpose
     key: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Predict the loss of the user's model: its curve, the batch size, and an algorithm's excess.
+"""Predict the loss of the user's model: curve, batch, and an algorithm's excess.
 
 Import `curve` (the loss of a baseline against tokens), `batch` (the effect of larger batches) and
 `evidence` (the cost of local steps in published runs and the user's runs). `objective` combines

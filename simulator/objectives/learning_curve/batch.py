@@ -1,4 +1,4 @@
-"""Compute the effect of the batch: the critical batch, or gradient noise scale, in tokens.
+"""Compute the critical batch, or gradient noise scale, in tokens.
 
 A run at batch B needs a number of steps proportional to 1 + critical / B (McCandlish et al., arXiv
 1812.06162, equation 2.11 and appendix D). Runs are compared where they reach the same losses.
@@ -68,7 +68,7 @@ def published(tokens: float) -> Critical:
 
 
 def factor(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the log of the steps of one run over another's to the same losses, and where.
+    """Return the log ratio of two runs' steps to the same losses, and where.
 
     Args:
         first, second: Rows of steps after the warm-up, and losses.
@@ -117,7 +117,7 @@ def _falling(losses: np.ndarray) -> np.ndarray:
 
 
 def matched(factors: Sequence[tuple[float, float, np.ndarray]]) -> Critical:
-    """Return the critical batch by the factors of steps between runs of different batches.
+    """Return the critical batch by factors of steps between runs.
 
     `factors`: the batch of a run and of another one, and the draws of the log of the steps of the
     first over the other's. Each pair counts by its precision.
@@ -137,7 +137,7 @@ def matched(factors: Sequence[tuple[float, float, np.ndarray]]) -> Critical:
 
 
 def progress(batch: float, baseline: float, critical: Any) -> Any:
-    """Return the progress of one step at `batch` in steps of the baseline (arXiv 1812.06162)."""
+    """Return a step's progress at `batch`, in steps of the baseline."""
     if np.isinf(critical).any():
         return batch / baseline
     return (1 + critical / baseline) / (1 + critical / batch)

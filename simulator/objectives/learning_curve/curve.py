@@ -1,4 +1,4 @@
-"""Model a baseline's loss against its tokens, by a published law or a log of the user's run.
+"""Model a baseline's loss against its tokens, by a published law or a log.
 
 loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of all four numbers.
 """
@@ -102,7 +102,7 @@ class Curve:
         return max(math.exp(logs) - self.shift, 0.0) if logs < 700 else math.inf
 
     def at(self, step: Any, progress: Any = 1.0) -> Any:
-        """Return the baseline's tokens at a run's `step`, which equals `progress` of its steps.
+        """Return the baseline's tokens at a `step` worth `progress` of its steps.
 
         During the warm-up all runs progress alike, because their rates are small.
         """
@@ -114,7 +114,7 @@ class Curve:
         return tokens + (progress - 1) * np.minimum(tokens, self.warmup * self.batch)
 
     def behind(self, log_steps: Any, step: Any, progress: float = 1.0) -> Any:
-        """Return the log ratio of the losses if a run needs exp(`log_steps`) times the steps."""
+        """Return the losses' log ratio if a run needs exp(`log_steps`) times the steps."""
         slow = self.at(step, progress * np.exp(-log_steps))
         return np.log(self.loss(slow) / self.loss(self.at(step, progress)))
 
@@ -125,7 +125,7 @@ class Curve:
 
 
 def from_law(table: Mapping[str, Any], batch: float) -> Curve:
-    """Return the curve of a published law: loss = E + A / parameters^alpha + B / tokens^beta.
+    """Return the curve of E + A / parameters^alpha + B / tokens^beta.
 
     `table`: `law` ("chinchilla"), `parameters`, and the user's constants. The law gives the loss at
     the end of a run that was planned for its tokens. So the curve is the envelope of runs planned
@@ -149,7 +149,7 @@ def from_law(table: Mapping[str, Any], batch: float) -> Curve:
 
 
 def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
-    """Fit a curve to a log: a CSV file (of W&B or a training loop), TensorBoard, or JSON lines.
+    """Fit a curve to a log: CSV (of W&B or a training loop), TensorBoard, JSON lines.
 
     `table`: `tokens` per worker and step, and `workers`, which determine the tokens of a step and
     of a log with steps only; `columns`: column names by quantity (tokens, step, loss, run);
@@ -170,7 +170,7 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
 def points(
     path: Path | str, table: Mapping[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, str, tuple[str, ...]]:
-    """Read tokens, losses, runs, tokens per step, the losses' column, and notes from a log.
+    """Read tokens, losses, runs, tokens per step, losses' column, and notes of a log.
 
     `table`: see `from_file`. Raises InputError.
     """
@@ -216,7 +216,7 @@ def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
 def _columns(
     path: Path, given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, np.ndarray], np.ndarray]:
-    """Read a log's columns; return names and numbers by quantity, and the line numbers."""
+    """Read a log's columns: names and numbers by quantity, and line numbers."""
     names, rows = log_table.read(path, NEEDED, "loss")
     few = [] if "loss" in given else _few(names, rows)
     chosen = log_table.choose([name for name in names if name not in few], given, _quantity)
@@ -285,7 +285,7 @@ def fit(
     batch: float,
     warmup: float | None = None,
 ) -> Curve:
-    """Fit floor and power law to the part of a log that follows them, with joint draws.
+    """Fit floor and power law to the part of a log that follows them, with draws.
 
     `run`: number of each point's run; `warmup`: steps to ignore, estimated if None. Raises
     ValueError for a log that is too short, does not fall, or rises at its end.
@@ -353,7 +353,7 @@ def _demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
 def _late(
     law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: float
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the log's departure from its law at the end, as draws of log errors, and notes."""
+    """Return the log's departure from its law at the end, as draws, and notes."""
     missed, sds = law.off(tokens[law.end :], loss[law.end :]) if law.end < len(loss) else (0.0, 0.0)
     if abs(missed) <= SLIGHT or abs(sds) <= CLEAR:
         return np.zeros(DRAWS), []

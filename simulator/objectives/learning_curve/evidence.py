@@ -1,4 +1,4 @@
-"""Estimate the cost of local steps in loss, from published runs and the user's runs.
+"""Estimate the cost of local steps in loss, from published and the user's runs.
 
 The published law is the log of the final loss over the data-parallel loss at equal tokens, for M
 replicas that average every H steps, and N parameters,
@@ -55,7 +55,7 @@ class Law:
         return float(law_of(theta, parameters, replicas, period))
 
     def size(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the sum of the law's absolute terms for two replicas or more; it is positive."""
+        """Return the (positive) sum of the law's absolute terms for two replicas or more."""
         without = self.mean(parameters, 1, period)
         return abs(without) + self.mean(parameters, max(replicas, 2), period) - without
 
@@ -79,7 +79,7 @@ class Law:
 
 @dataclass(frozen=True)
 class OwnRun:
-    """A user's run with local steps: `log_ratio` of its loss to data-parallel training, and `sd`.
+    """A user's run with local steps: `log_ratio` to data-parallel loss, and `sd`.
 
     `source`: name of its error, whose draws are the same for all uses of the run.
     """
@@ -100,7 +100,7 @@ class OwnRun:
 
 @dataclass(frozen=True)
 class Penalty:
-    """The log of the final loss over the data-parallel loss at equal tokens, and its basis.
+    """The log of the final loss over the data-parallel one, and its basis.
 
     `basis`: "published", "measured" or "extrapolated". `sentence` describes the penalty, `why`
     gives the reasons for extrapolation; `errors`: draws of its error, with deviation `sd`.
@@ -116,7 +116,7 @@ class Penalty:
 
 @lru_cache(4096)
 def drawn(source: str, place: Place | None = None) -> np.ndarray:
-    """Draw a source of errors: `DRAWS` standard normal numbers that depend only on its name.
+    """Draw a source of errors: `DRAWS` standard normal numbers, fixed by its name.
 
     With a place, the source's errors at all places share FACTS.common of their variance.
     """
@@ -141,7 +141,7 @@ def penalty(  # noqa: PLR0913
     own: Sequence[OwnRun] = (),
     gain: Callable[[float], float] = lambda replicas: 0.05 * math.log2(max(replicas, 1)),
 ) -> Penalty | None:
-    """Return the cost of local steps in loss; None without published runs or runs of the user.
+    """Return the cost of local steps in loss; None without published or user's runs.
 
     `tokens`: of the whole run (default: 20 per parameter). `overlap`: steps that an average may
     take. `own`: the user's runs; with a law those of other programs count less, else not. `gain`:
@@ -192,7 +192,7 @@ def ends(mean: float, errors: np.ndarray, share: float = 1.0) -> np.ndarray:
 def by_law(
     program: str, at: Place, ratio: float, overlap: int = 0
 ) -> tuple[float, float, list[str], np.ndarray]:
-    """Return the law's mean and deviation, the reasons for extrapolation, and draws of errors.
+    """Return the law's mean and deviation, reasons for extrapolation, and errors.
 
     `ratio`: tokens per parameter. Of a program without a law nothing is known.
     """
@@ -260,7 +260,7 @@ def _updated(
     program: str,
     gain: Callable[[float], float],
 ) -> tuple[float, float, np.ndarray]:
-    """Combine the law with the user's runs, assuming similar errors for similar settings.
+    """Combine law and user's runs; similar settings have similar errors.
 
     The law's error is a Gaussian process with the standard deviations of the law and of set-ups, a
     share of what the workers gain, so runs count by their precision. Without a law the runs alone

@@ -1,4 +1,4 @@
-"""Predict the loss of an algorithm from a baseline's curve, a penalty, and their basis.
+"""Predict an algorithm's loss from a baseline's curve and a penalty.
 
 `expect` predicts without a run. If published runs or the user's runs show an algorithm's cost, its
 loss follows the baseline's curve by steps (`FromCurve`). Otherwise its program runs on a
@@ -100,7 +100,7 @@ class Expected:
         return f"by {'a curve ' * basis.startswith('fitted')}{basis}, {self.basis}"
 
     def seen(self, step: Any, averaged: float | None = None, critical: Any = None) -> Any:
-        """Return the tokens after which the baseline is as far as this run after `step` steps.
+        """Return the baseline's tokens for the loss that this run has after `step` steps.
 
         `averaged`: gradients per step (default: those of all workers); `critical`: batch.
         """
@@ -118,12 +118,12 @@ class Expected:
         return batch.progress(tokens, self.curve.batch, critical)
 
     def gain(self, workers: float, critical: float | None = None) -> float:
-        """Return the log of the steps of one worker over those of so many to the same loss."""
+        """Return the log of one worker's steps over those of so many to the same loss."""
         ends = (self.progress(averaged, critical) for averaged in (workers, 1))
         return max(math.log(next(ends) / next(ends)), LEAST_GAIN)
 
     def worth_of_workers(self, workers: float) -> float:
-        """Return the log of the loss of one worker alone over that of so many, after the run."""
+        """Return the log of one worker's final loss over that of so many."""
         progress = self.progress(workers)
         return float(self.curve.behind(self.gain(workers), self.steps, progress))
 
@@ -132,7 +132,7 @@ class Expected:
         return np.exp(self.log_ratio * self.ramp(step))
 
     def ramp(self, step: Any, wrong: float = 0.0) -> Any:
-        """Return the share of the penalty that has set in; with `log_steps`, 1 at the run's end.
+        """Return the share of the penalty that has set in; with `log_steps` 1 at the end.
 
         `wrong`: error of the log of the steps; the share is then that of the penalty's error.
         """
@@ -167,7 +167,7 @@ class Expected:
         return factor
 
     def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
-        """Draw the factor of `step` that is needed to reach `gain` times the loss after `step`.
+        """Draw the factor of `step` after which the loss is `gain` times that at `step`.
 
         Tokens, time and price to that loss have the same factor; inf: never reached.
         """
@@ -195,14 +195,14 @@ class Expected:
 
     @property
     def trial(self) -> dict[str, float]:
-        """Return a short run that would show what the algorithm costs, and the error of that."""
+        """Return a short run that would show the algorithm's cost, and its error."""
         if self.period <= 1:
             return {}
         steps, workers = math.ceil(self.steps * QUARTER), round(self.workers)
         return {"workers": workers, "tau": round(self.period), "steps": steps, "sd": self.sd}
 
     def worth(self, step: float, share: float) -> float:
-        """Return the relative rise of the loss without a `share` of the steps before `step`."""
+        """Return the loss's relative rise without a `share` of the steps before `step`."""
         return float(self.parallel(step / (1 + share)) / self.parallel(step)) - 1
 
     def _criticals(self) -> np.ndarray:
@@ -276,7 +276,7 @@ class Followed:
         return FromCurve(self.expected, self.loss)
 
     def loss(self, step: float) -> float:
-        """Return the loss after `step` steps; beyond `most` its ratio to the curve is constant."""
+        """Return the loss after `step` steps; its ratio is constant beyond `most`."""
         while step > self._steps[-1] and self._steps[-1] < self.most:
             steps, losses = self.follow(self._times)
             self._times *= FURTHER
@@ -315,7 +315,7 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
 
 
 def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
-    """Return the algorithm's SGD rate, times the step length without momentum, over the baseline's.
+    """Return the algorithm's SGD rate without momentum over the baseline's.
 
     Return None if the rate is tuned.
     """
@@ -332,7 +332,7 @@ def highest(rate: Callable[[float], float]) -> float:
 
 
 def _copies(algorithm: Algorithm) -> int:
-    """Return the number of copies of each mode, so that a sparse codec can omit entries."""
+    """Return the copies of each mode, so that a sparse codec can omit entries."""
     given = algorithm.parameters
     ratio = getattr(given.get("codec"), "ratio", 1.0)
     pieces = given.get("buckets", given.get("fragments", 1))
@@ -387,7 +387,7 @@ def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected
 
 
 def length(world: World) -> float:
-    """Return the local steps of an algorithm's run, or an upper bound if its duration ends it.
+    """Return a run's local steps, or an upper bound if its duration ends it.
 
     With a target loss, return the data-parallel steps to the target if these are fewer: a run is
     planned to end there, and neither a cap nor a search that cuts it changes the plan.
@@ -406,9 +406,7 @@ def length(world: World) -> float:
 
 
 def to_target(spec: LearningCurve, workers: int, target: float) -> float:
-    """Return the steps of data-parallel training to a loss, with the critical batch of a run that
-    ends there.
-    """
+    """Return the steps to a loss in data-parallel training that ends there."""
     law, step = baseline(spec), spec.tokens * workers
     seen = tokens = law.tokens_to(target)
     for _ in range(AGREED) if 0 < seen < math.inf else ():
@@ -438,7 +436,7 @@ def _baseline(text: str, tokens: float, logged: bool) -> Curve:
 
 
 def _period(world: World) -> float | None:
-    """Return the steps between agreements of a program that evidence may cover, or None."""
+    """Return the steps between agreements of a program, if evidence may cover it."""
     if world.program.bound_covers and world.program.sends_gradients:
         return 1.0  # synchronous SGD
     tau = world.algorithm.parameters.get("tau")
@@ -516,8 +514,9 @@ def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]
 
 
 def _replicas(world: World, expected: Expected, own: Collection[Any]) -> float:
-    """Return the number of replicas for evidence: the selected clients if runs of the user count
-    (which state their selected clients), else the clients whose gradients count.
+    """Return the number of replicas for evidence: the clients whose gradients count.
+
+    If the user's runs count, which state their selected clients, return the selected clients.
     """
     return world.workers if own and world.algorithm.samples else expected.workers
 
@@ -529,7 +528,7 @@ def size(scenario: Scenario) -> float:
 
 
 def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penalty:
-    """Return the penalty on a surrogate's loss: the cost of local steps in the best program."""
+    """Return a surrogate's penalty: the cost of local steps in the best program."""
     scenario, algorithm = world.scenario, world.algorithm
     table, workers = mechanism(), expected.workers
     sentence = f"{algorithm.name} by the mechanism (its error {table['source']})"

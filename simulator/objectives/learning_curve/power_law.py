@@ -1,4 +1,4 @@
-"""Fit loss = floor + scale (tokens + shift)^-exponent to the part of a log that follows it.
+"""Fit loss = floor + scale (tokens + shift)^-exponent to a part of a log.
 
 A log begins with a warm-up, and may end with a decay of the learning rate or a rise. An information
 criterion chooses the points between which the law holds: excluding an independent point costs as
@@ -56,7 +56,7 @@ class Fitted:
     end: int = 0
 
     def off(self, tokens: Array, loss: Array) -> tuple[float, float]:
-        """Return the points' median departure from the law, relative and in standard deviations."""
+        """Return the points' median departure, relative and in standard deviations."""
         missed = np.median(loss / losses(self.rows[1:], tokens) - 1, axis=1)
         middle = float(np.median(missed))
         # The median of few points varies as much as a single point.
@@ -102,7 +102,7 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
 
 
 def _ahead(u: Any, first: float, warmup: Any) -> Any:
-    """Return a run's progress since its first point; its rate grows during the warm-up."""
+    """Return progress since the first point; its rate grows during the warm-up."""
 
     def done(u: Any) -> Any:
         small = np.minimum(u, warmup)
@@ -112,7 +112,7 @@ def _ahead(u: Any, first: float, warmup: Any) -> Any:
 
 
 def _laws(theta: Array, bins: Bins, kept: Array) -> tuple[Array, Array, Array]:
-    """Return candidate laws: rows, precisions of their scales, and errors (candidates, bins).
+    """Return candidate laws: rows, scales' precisions, errors (candidates, bins).
 
     Scales follow by least squares. The shift in these rows is relative to the first point, not to
     zero, and a row also has the warm-up.
@@ -194,7 +194,7 @@ def _walked(density: Callable[[Array], Array], walkers: Array, rng: np.random.Ge
 
 
 def _typical(rows: Array, top: float) -> Array:
-    """Return the rows, preceded by the row whose future losses are closest to the medians."""
+    """Return the rows after the one whose future losses are closest to the medians."""
     ahead = np.log(losses(rows, top * np.array([1.0, 3.0, 10.0])))
     off = np.abs(ahead - np.median(ahead, axis=0)).sum(axis=1)
     return np.vstack([rows[off.argmin()], rows])
@@ -212,7 +212,7 @@ def _binned(u: Array, loss: Array) -> Bins:
 
 
 def _noise(errors: Array) -> tuple[float, float]:
-    """Return the variance of a mean of errors times their number, and the independent share.
+    """Return a mean error's variance times its number, and the independent share.
 
     Errors are correlated if means over sqrt(n) parts vary more than independent errors would.
     """

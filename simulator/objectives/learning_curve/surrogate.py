@@ -1,4 +1,4 @@
-"""Build quadratics: a surrogate with a given learning curve under synchronous SGD, and a probe.
+"""Build a surrogate with the learning curve of synchronous SGD, and a probe.
 
 Both are noisy quadratics with constant noise, so every engine can run them.
 """
@@ -37,7 +37,7 @@ class Shape:
 
 
 class Limits(NamedTuple):
-    """Limits of a program: its largest curvature `limit`, and the factor `slow` of its rate."""
+    """A program's largest curvature, `limit`, and the factor of its rate, `slow`."""
 
     limit: float
     slow: float
@@ -51,7 +51,7 @@ def shape(
     copies: int,
     limits: Limits,
 ) -> Shape:
-    """Return a quadratic whose loss above `floor` is `excess(steps)` under a rate of one.
+    """Return a quadratic whose loss above `floor` is `excess(steps)` at a rate of one.
 
     A power law is a mixture of exponentials: modes have log-spaced curvatures, and weights by
     non-negative least squares. Noise is proportional to the curvature (Zhu et al., arXiv
@@ -82,7 +82,7 @@ def _weights(modes: Array, wanted: Array) -> Array:
 
 
 class Diagonal(NoisyQuadratic):
-    """A noisy quadratic with the numbers of a `Shape`; `shifts`: a row of optima per worker."""
+    """A noisy quadratic of a `Shape`; `shifts`: a row of optima per worker."""
 
     def __init__(self, shape: Shape, shifts: Array, seed: int) -> None:
         self.spectrum, self.start, self.shifts = shape.curvature, shape.start, shifts
@@ -95,7 +95,7 @@ class Diagonal(NoisyQuadratic):
 
 
 class Surrogate(Diagonal):
-    """The loss of a `Shape`, times the ratio by evidence, with `basis` and `loss_basis`."""
+    """The loss of a `Shape` times the ratio by evidence; its basis is text."""
 
     def __init__(self, goal: Any, workers: int, seed: int) -> None:
         made: Shape = goal.shape
@@ -128,7 +128,7 @@ class Gains:
 
 @dataclass(frozen=True)
 class Probe:
-    """An objective that measures a program's use of gradients; `seen`: its models by step.
+    """An objective that measures a program's use of gradients; `seen`: models by step.
 
     Every group of workers has a coordinate with gradient one for the group and zero for others.
     The other coordinates have no noise, and different curvatures. The training loss is that of
@@ -161,7 +161,7 @@ class Probe:
         return ProbeQuadratic(self, seed)
 
     def gains(self, together: bool, apart: float) -> Gains:
-        """Compute the gains from the models `seen`; `together`: all gradients count equally."""
+        """Compute the gains from models `seen`; `together`: all gradients count equally."""
         (first, before), (last, after) = self.seen[len(self.seen) // 2], self.seen[-1]
         count = len(self.groups)
         gain = (before - after)[:count] / max(last - first, 1)

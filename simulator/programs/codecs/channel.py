@@ -1,4 +1,4 @@
-"""Define channels and codecs: a channel is a node's connection with compressed vectors.
+"""Define channels, a node's connections with compressed vectors, and codecs.
 
 Programs open one with `codec.open(me)` and move their vectors through it; without compression it is
 the node itself. Vectors are gradients or displacements, never whole models, so a codec loses

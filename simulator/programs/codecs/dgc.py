@@ -1,4 +1,4 @@
-"""Define deep gradient compression: top-k whose residual is a step of momentum SGD."""
+"""Define deep gradient compression: top-k of a step of momentum SGD."""
 
 from math import ceil, floor
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -21,7 +21,7 @@ LOWERINGS = 10  # most reductions of a threshold
 
 @piece
 class DGC(Sparse):
-    """The largest entries of the displacement of momentum SGD since they were last sent.
+    """The largest entries of momentum SGD's displacement since they were last sent.
 
     u = mu u + g, v = v + u; the largest of |v| are sent, and u and v are set to zero there
     (Lin et al., arXiv 1712.01887, algorithm 1 with momentum factor masking). The k largest are
@@ -103,7 +103,7 @@ class DGC(Sparse):
 
 
 def stride(n: int, ratio: float) -> int:
-    """Return the distance between sampled entries of `n`: odd, because layers are even."""
+    """Return the distance between sampled entries of `n`: odd, as layers are even."""
     return (n // max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST) - 1) | 1
 
 

@@ -1,4 +1,4 @@
-"""Define the base of codecs that encode a vector as one message, and their channel."""
+"""Define the base of codecs with one message per vector, and their channel."""
 
 from collections import Counter
 from collections.abc import Awaitable
@@ -16,7 +16,7 @@ Data = tuple[Vector, ...]
 
 @piece
 class MessageCodec(Codec):
-    """Base of codecs that encode a vector as one message; all mutable data are in the state.
+    """Base of codecs that encode a vector as one message; only the state changes.
 
     `gathers`: messages cannot be summed in transit, so an average is an all-gather of them.
     `sent_whole`: real averages send its arrays unpacked, which takes more bytes than `size`.
@@ -36,7 +36,7 @@ class MessageCodec(Codec):
         return None
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Return the arrays to send, the indices of their entries (None: all), and the state."""
+        """Return arrays to send, indices of their entries (None: all), and the state."""
         raise NotImplementedError
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
@@ -51,7 +51,7 @@ class MessageCodec(Codec):
         raise NotImplementedError
 
     def layout(self, entries: int, number: int) -> tuple[int | None, int]:
-        """Return the largest number of entries in a message (None: unknown), and an int8's bits."""
+        """Return a message's most entries (None: unknown), and an int8's bits."""
         return None, 8
 
 

@@ -18,7 +18,7 @@ LEAST = 2  # times as large that a matrix must be as its factors (min_compressio
 
 @piece
 class PowerSGD(Codec):
-    """A product P Q' of low rank, by one power iteration per message, with error feedback.
+    """A product P Q' of low rank: a power iteration per message, error feedback.
 
     Vogels et al., arXiv 1905.13727, algorithms 1 and 2, on the vector as one nearly square
     matrix M: P = mean(M Q), made orthonormal; Q = mean(M' P), from which the next message starts.
@@ -40,7 +40,7 @@ class PowerSGD(Codec):
         return me.generator(shared=True)
 
     def size(self, tensors: Sequence[float], width: float) -> tuple[float, float]:
-        """Return the bytes of both rounds, for tensors of so many entries of `width` bytes.
+        """Return both rounds' bytes, for tensors of so many entries of `width` bytes.
 
         As in PyTorch's hook (powerSGD_hook.py) every tensor is a matrix of its own, here a nearly
         square one. Of several, those whose factors are not half as large travel whole, with P.
@@ -63,7 +63,7 @@ def shape(entries: float) -> tuple[int, int]:
 
 
 class PowerMatrix(NamedTuple):
-    """A vector in flight: vector plus residual, the same as a matrix, and its factor Q."""
+    """A vector in flight: vector plus residual, also as a matrix, and its factor Q."""
 
     vector: Vector
     matrix: Vector

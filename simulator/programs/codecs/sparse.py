@@ -1,4 +1,4 @@
-"""Define codecs that send some entries of a vector, and store the others as a residual."""
+"""Define codecs that send some entries, and store the others as a residual."""
 
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,7 +33,7 @@ class Sparse(MessageCodec):
         return 0.0 * vector, random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send some entries of vector plus residual; store the others as the next residual."""
+        """Send some entries of vector plus residual; the others are the next residual."""
         residual, random = state
         total = vector + residual
         places = self.choose(total, self.layout(total.shape[-1], number)[0], random)
@@ -110,7 +110,7 @@ def _rows(shape: tuple[int, ...]) -> list[Any]:
 
 
 def largest(sizes: Vector, count: int) -> Any:
-    """Return the places of the `count` largest sizes, ascending; nan counts as largest.
+    """Return the places of the `count` largest sizes, ascending; nan is largest.
 
     Among equal sizes the first win, so the choice does not depend on the library.
     """

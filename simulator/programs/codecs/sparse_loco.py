@@ -1,4 +1,4 @@
-"""Define SparseLoCo: the largest entries of every chunk in few bits, with error feedback."""
+"""Define SparseLoCo: every chunk's largest entries in few bits, error feedback."""
 
 from math import ceil, log2
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -18,7 +18,7 @@ SPREAD = 3.0  # standard deviations on either side of the mean within the bins
 
 @piece
 class SparseLoCo(MessageCodec):
-    """The largest entries of every chunk, encoded by place in the chunk and one of a few values.
+    """The largest entries of every chunk, by place and one of a few values.
 
     Sarfi et al., arXiv 2508.15706: e = decay e + vector. The message is subtracted from e, so the
     other entries and the rounding errors are sent later. Values are divided into 2^bits equal bins

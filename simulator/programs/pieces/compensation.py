@@ -1,4 +1,4 @@
-"""Define DTS's compensations: a worker's message about its steps, and the use of a late mean.
+"""Define DTS's compensations: a worker's message, and the use of a late mean.
 
 `state`: a worker's parameters and momentum buffer, (x, u); `own`: its contribution since it
 last sent, a pair of vectors (A, B). With constant momentum mu a gradient g changes u by mu^j g and
@@ -43,7 +43,7 @@ class Displacement:
 
 
 class Exact(Displacement):
-    """Compensate exactly: as if all workers had used averaged gradients, for any D and mu.
+    """Compensate exactly, as if all gradients had been averaged, for any D and mu.
 
     Without momentum this is the paper's eq. 3 and 4. With a constant lr and momentum,
     x = x - lr (dB + mu (1 - mu^D) / (1 - mu) dA), u = u + mu^D dA.
@@ -73,7 +73,7 @@ class Exact(Displacement):
 
 
 class Lecture(Displacement):
-    """Add (mean - own gradient) to the gradient before momentum, as in lecture notes on DGA."""
+    """Add (mean - own gradient) before momentum, as in lecture notes on DGA."""
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
         """Take a step of momentum SGD; sum the gradients."""
@@ -88,7 +88,7 @@ class Lecture(Displacement):
 
 
 class Uncompensated(Lecture):
-    """Take no local steps: x = x - lr mean, however stale (the paper's uncorrected ablation)."""
+    """Take no local steps: x = x - lr mean, however stale (the paper's ablation)."""
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
         """Sum the gradient and stay."""

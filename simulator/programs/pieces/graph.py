@@ -23,7 +23,7 @@ class Graph:
     __slots__ = ()
 
     def neighbours(self, rank: int, workers: int) -> Ranks:
-        """Return the ranks joined to `rank`, ascending, without duplicates and `rank` itself.
+        """Return the other ranks joined to `rank`, ascending, without duplicates.
 
         Raises ValueError for a rank outside 0 ... workers - 1.
         """
@@ -47,7 +47,7 @@ class Graph:
         return tuple(sorted(row.items()))
 
     def active(self, rank: int, workers: int) -> bool:
-        """Return whether a worker starts averages (half of the workers do) or answers them.
+        """Return whether a worker starts averages (half of them do) or answers them.
 
         If both ends of an edge could start, workers could wait for each other in a cycle; with two
         colours they cannot (AD-PSGD, Lian et al., arXiv 1710.06952).
@@ -55,7 +55,7 @@ class Graph:
         return rank % 2 == 0
 
     def partners(self, rank: int, workers: int) -> Ranks:
-        """Return the neighbours of the other colour, ascending: at least one with two workers.
+        """Return neighbours of the other colour, ascending: one or more of two workers.
 
         Edges within a colour, such as the one that closes an odd ring, are excluded; the others
         still connect all workers. Raises ValueError as `neighbours` does.
@@ -84,7 +84,7 @@ class Ring(Graph):
 
 @piece
 class Torus(Graph):
-    """A grid whose rows and columns are rings; the neighbours are above, below, left and right.
+    """A grid whose rows and columns are rings; a worker has four neighbours.
 
     The grid is as close to a square as the number of workers allows; a prime number gives a
     single row: a ring.
@@ -116,7 +116,7 @@ class Complete(Graph):
 
 @piece
 class Random(Graph):
-    """A ring and `degree` - 2 random matchings, each of which joins the workers in pairs.
+    """A ring and `degree` - 2 random matchings, which join the workers in pairs.
 
     A worker has at most `degree` neighbours. It has fewer if matchings repeat an edge, or if the
     number of workers is odd, because a matching then omits one. Long-range edges make the diameter

@@ -75,7 +75,7 @@ class Kinds:
         return ", ".join(self.kinds)
 
     def read(self, value: Any) -> Any:
-        """Make a piece from a table, or from a name with all defaults; return None for neither.
+        """Make a piece from a table, or a name with all defaults; return None for neither.
 
         Raises pydantic.ValidationError for a wrong table.
         """
@@ -88,7 +88,7 @@ class Kinds:
     def field(
         self, sort: str, method: str, about: str, example: str
     ) -> tuple[PlainValidator, WithJsonSchema]:
-        """Return a validator of a name, a table or an object with `method`, and the JSON Schema.
+        """Return a validator of a name, table, or object with `method`; and its schema.
 
         `sort`: what the pieces are ("codec"); `about`, `example`: for messages.
         """

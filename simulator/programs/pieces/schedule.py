@@ -1,4 +1,4 @@
-"""Define schedules: functions of the local step (1, 2, ...), or of a count (0, 1, ...).
+"""Define schedules: functions of a step (1, 2, ...), or of a count (0, 1, ...).
 
 A plain number is a constant schedule.
 """
@@ -128,9 +128,9 @@ class Linear(TableSchedule):
 
 @piece
 class WarmupCosine(TableSchedule):
-    """Linear warm-up (Goyal et al., arXiv 1706.02677, section 2.2), then half a cosine down
-    (Loshchilov & Hutter, arXiv 1608.03983, eq. 5, without restarts).
+    """Linear warm-up, then half a cosine down.
 
+    Goyal et al., arXiv 1706.02677, section 2.2; Loshchilov & Hutter, arXiv 1608.03983, eq. 5.
     With W = `warmup` and N = `steps`, the value at step k is
     start + (peak - start) k / W for k <= W,
     end + (peak - end) (1 + cos(pi (k - W) / (N - W))) / 2 for W < k < N, and `end` for k >= N.
@@ -208,7 +208,7 @@ class OwnPeriod:
 
 @piece
 class EveryTime(OwnPeriod):
-    """A period in time: a local phase ends with the first step at least `every` seconds long."""
+    """A period in time: a phase ends with the first step after `every` seconds."""
 
     every: Annotated[Seconds, Field(gt=0, description="time from the start of a phase to its end")]
 
@@ -220,7 +220,7 @@ class EveryTime(OwnPeriod):
 
 @piece
 class OfSlowest(OwnPeriod):
-    """A period of equal time: the slowest worker takes `slowest` steps, others as many as fit.
+    """A period of equal time: `slowest` steps of the slowest, and as many as fit.
 
     Steps count with their expected time, so others still wait for a worker with slow draws.
     """

@@ -77,7 +77,7 @@ class Nesterov:
 
 @piece
 class SGD:
-    """SGD with weight decay as in PyTorch: g + weight_decay x is the gradient of heavy ball."""
+    """SGD with weight decay as in PyTorch: heavy ball on g + weight_decay x."""
 
     weight_decay: Annotated[Number, Field(ge=0, description="added to the gradient, times x")] = 0.0
     mu: Share = 0.0
@@ -95,7 +95,7 @@ class SGD:
 
 @piece
 class AdamW:
-    """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101, algorithm 2).
+    """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
 
     The direction is mhat / (sqrt(vhat) + epsilon) + weight_decay x, with bias-corrected moments.
     """
@@ -148,7 +148,7 @@ class FedAdam:
 
 @piece
 class Proximal:
-    """FedProx's term mu/2 |x - anchor|^2, beside another transform (Li et al., arXiv 1812.06127).
+    """FedProx's mu/2 |x - anchor|^2 beside another transform (arXiv 1812.06127).
 
     The anchor is the point of `init`: programs renew the state in every round.
     """
@@ -161,7 +161,7 @@ class Proximal:
         return x, self.inner.init(x)
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """Return the inner transform's direction, for the gradient plus the pull to the anchor."""
+        """Return the inner direction, for the gradient plus the pull to the anchor."""
         anchor, inner = state
         direction, inner = self.inner.update(gradient + self.mu * (x - anchor), inner, x)
         return direction, (anchor, inner)
