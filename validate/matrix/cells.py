@@ -126,8 +126,15 @@ def aims(cells: Sequence[Cell]) -> list[Row]:
     """Return the value, limits and outcome of every aim of `design.toml`."""
     counted, results = [cell for cell in cells if cell["counted"]], []
     for aim in DESIGN["aims"]:
+        network, kind = aim.get("network"), aim.get("asynchronous")
+        chosen = [
+            cell
+            for cell in counted
+            if network in (None, "kernel" if cell["network"] == "kernel" else "near")
+            and kind in (None, cell["asynchronous"])
+        ]
         limits = [aim.get("least"), aim.get("most")]
-        for more, value, of in _values(aim, counted, cells):
+        for more, value, of in _values(aim, chosen, cells):
             meets = None if value is None else holds(limits, value)
             row = {"what": aim["what"] + more, "value": value, "of": of}
             results.append(row | {"limits": limits, "met": meets})
@@ -135,12 +142,12 @@ def aims(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _values(
-    aim: Row, counted: Sequence[Cell], cells: Sequence[Cell]
+    aim: Row, chosen: Sequence[Cell], cells: Sequence[Cell]
 ) -> Iterator[tuple[str, float | None, str]]:
     """Yield what an aim covers beyond its name, its value, and the number of cells."""
     take = aim["take"]
     if take == "coverage":  # of 90 % intervals of programs that were left out
-        rows = coverage(counted)
+        rows = coverage(chosen)
         shares = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
         kinds = [row for row in rows if row["what"] in ("network", "family")]
         shares += [(f"both, {row['what']} {row['which']}", row["both"]) for row in kinds]
@@ -154,13 +161,6 @@ def _values(
         value = float(np.mean(values)) if values and take == "regret" else median(values)
         yield "", value, f"{len(values)} conditions"
         return
-    network, kind = aim.get("network"), aim.get("asynchronous")
-    chosen = [
-        cell
-        for cell in counted
-        if network in (None, "kernel" if cell["network"] == "kernel" else "near")
-        and kind in (None, cell["asynchronous"])
-    ]
     if take == "explained":
         yield "", explained(chosen), f"{len(chosen)} cells"
         return
