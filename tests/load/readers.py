@@ -46,7 +46,7 @@ def few(file: Path) -> None:
     small = load(file, SMALL)
     if small.algorithm and small.cluster.workers <= 32 and small.objective.kind != "torch":
         expected = size.count(small, 1)
-        if expected.seconds < 1 and expected.memory < MOST:
+        if expected.seconds < 0.05 and expected.memory < MOST:
             simulate(small)
 
 
