@@ -1,11 +1,11 @@
 """`Display`, the base of every result, which shows a sentence, a table and a figure."""
 
 import base64
-import html
 import importlib
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
@@ -24,12 +24,6 @@ LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the f
 UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space before it
 SHOWN = 50  # rows of a table in a notebook
 BACKENDS = ("matplotlib", "plotly")
-STYLE = (  # inline, because a notebook may be sent without any style sheet
-    "overflow-x:auto;max-width:100%",
-    "border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums",
-    "padding:3px 10px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid #8886",
-    "display:block;width:100%;min-width:360px;max-width:660px;background:white",
-)
 
 
 class Display:
@@ -66,29 +60,17 @@ class Display:
 
     def _repr_html_(self) -> str:
         """Return the answer, the table and the figure as HTML for a notebook."""
-        rows = self._table()
-        around, table, cell, picture = STYLE
-        heads = "".join(f'<th scope="col" style="{cell}">{_safe(head)}</th>' for head in rows[0])
-        lines = "".join(
-            "<tr>" + "".join(f'<td style="{cell}">{_safe(text)}</td>' for text in row.values())
-            for row in rows[:SHOWN]
-        )
-        more = f"<p>{len(rows) - SHOWN} more rows: records()</p>" if len(rows) > SHOWN else ""
-        parts = [
-            f"<p>{_safe(self._in_words)}</p>",
-            f'<div tabindex="0" role="group" aria-label="table" style="{around}">'
-            f'<table style="{table}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
-            f"</div>{more}",
-        ]
-        if chart := self._chart():
+        from jinja2 import Environment, FileSystemLoader  # noqa: PLC0415 - notebooks alone need it
+
+        chart, image = self._chart(), ""
+        if chart:
             with style.style():
                 image = base64.b64encode(drawing.encode(chart, "svg")).decode()
-            parts.append(
-                f'<div tabindex="0" role="group" aria-label="figure" style="{around}">'
-                f'<img style="{picture}" alt="Figure. {_safe(self._in_words)}" '
-                f'src="data:image/svg+xml;base64,{image}"></div>'
-            )
-        return f"<div>{''.join(parts)}</div>"
+        folder = FileSystemLoader(Path(__file__).parent)
+        made = Environment(loader=folder, autoescape=True, trim_blocks=True)
+        made.filters["whole"] = _whole
+        template = made.get_template("display.html.j2")
+        return template.render(words=self._in_words, rows=self._table(), most=SHOWN, image=image)
 
     def plot(
         self,
@@ -129,10 +111,6 @@ class Display:
 def _whole(text: str) -> str:
     """Prevent line breaks between numbers and their units."""
     return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
-
-
-def _safe(text: str) -> str:
-    return html.escape(_whole(text))
 
 
 def extra(name: str, of: str | None = None) -> Any:
