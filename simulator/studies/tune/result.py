@@ -16,7 +16,6 @@ from ...results.figures.chart import Chart
 from ...results.intervals import USUAL, Estimate, stated
 from ...results.order import Order
 from ...results.verdict import (
-    ALONE,
     Compared,
     Known,
     Question,
@@ -32,7 +31,7 @@ from ...results.wording import Reason
 from ...scenario.tables import Range
 from ..display import Display, even, without_tables
 from ..result import free_codecs
-from . import parts, ranking
+from . import ranking
 from .objective import TuningObjective
 from .race import Contender
 from .space import Space
@@ -231,22 +230,6 @@ class TuneResult(Display):
         world = self.space.world(self.simplest.candidate)
         return loss_basis(world, world.algorithm[0]) if self.objective.of_loss else None
 
-    def _alone(self) -> dict[str, Any] | None:
-        """Return the amounts of one worker alone, from its row."""
-        alone = [one for one in self.ranked if one.label == ALONE]
-        if not alone:
-            return None
-        (row,) = self.rows(alone)
-        of_loss = self.objective.target is None
-        return {
-            "label": f"worker {parts.fastest(self.space.scenario)}",
-            "days": alone[0].used("days"),
-            "cost": alone[0].used("cost"),
-            "loss": row["value"] if of_loss else self.objective.target,
-            "loss_interval": row["interval"] if of_loss else None,
-            "basis": row["basis"],
-        }
-
     @property
     def pick(self) -> dict[str, Any]:
         """The verdict with the terms of its order, as in JSON.
@@ -329,8 +312,6 @@ class TuneResult(Display):
             "pick": self.pick,
             "best": self.rows([self.simplest])[0],  # the verdict's choice
             "ties": self.rows(self.tied),
-            "simplest": self.simplest.label,
-            "alone": self._alone(),
             "ranking": self.rows(self.ranked),
             "regret": self.regret,
             "notes": self.notes,
