@@ -141,18 +141,11 @@ def order_of(
     margin = min((model.margin for model in models if model), default=MARGIN)
     values, factors = compared(scores)
     terms = Terms(heavy=objective.heavy, margin=margin, limits=objective.limits)
-    bounds = lower_bounds(scores, objective)
-    return order(values, bounds, terms=terms, best=best, factors=factors)
-
-
-def lower_bounds(
-    scores: Mapping[str, Sequence[Score]], objective: TuningObjective
-) -> dict[str, list[float]]:
-    """Return lower bounds of the values by label; infinite for diverged runs."""
-    return {
+    bounds = {  # infinite for diverged runs
         label: [math.inf if score.diverged else objective.at_least(score) for score in runs]
         for label, runs in scores.items()
     }
+    return order(values, bounds, terms=terms, best=best, factors=factors)
 
 
 def ranking(

@@ -149,12 +149,13 @@ def plan(scenario: Scenario, objective: str | None) -> tuple[Space, TuningObject
 def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
     """Return the configurations whose regret is computed; empty if all diverged.
 
-    These are the best, those that may be as good, and the next few.
+    These are the best, those that may be as good, and the next few that ran with all seeds.
     """
     best = ranked[0]
     if best.diverged:
         return []
-    rivals = [rival for rival in ranked[1:] if rival.reached or not best.reached]
+    whole = (rival for rival in ranked[1:] if not rival.stopped)
+    rivals = [rival for rival in whole if rival.reached or not best.reached]
     near = [rival for rival in rivals if rival.label in order.open]
     close = [best, *near[: CANDIDATES - 2]]
     return close + [rival for rival in rivals if rival not in close][: CANDIDATES - len(close)]
