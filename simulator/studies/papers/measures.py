@@ -58,21 +58,15 @@ class Lab:
     def scenario(self, name: str, *sets: str) -> Scenario:
         """Load a shipped scenario with overrides, the assumption's last."""
         scenario = load(name, [*sets, *self.sets])
-        if self._changes(scenario):
-            return load(name, [*self.trained, *sets, *self.sets])
-        return scenario
-
-    def _changes(self, scenario: Scenario) -> bool:
-        """Record a scenario that trains; return whether the user overrides it."""
-        trains = scenario.objective.kind in ("softmax", "torch")
-        self.changed.extend([scenario.file] * (trains and bool(self.trained)))
-        return trains and bool(self.trained)
+        if not self.trained or scenario.objective.kind not in ("softmax", "torch"):
+            return scenario
+        self.changed.append(scenario.file)
+        return load(name, [*self.trained, *sets, *self.sets])
 
     def runs(self, name: str, *sets: str, labels: Sequence[str] = ()) -> Result:
         """Run the algorithms of a shipped scenario with overrides; `labels`: only these."""
-        key = (name, *sets, *self.sets, *labels)
+        key, scenario = (name, *sets, *self.sets, *labels), self.scenario(name, *sets)
         if key not in self._results:
-            scenario = self.scenario(name, *sets)
             if labels:
                 chosen = tuple(one for one in scenario.algorithm if one.label in labels)
                 scenario = scenario.model_copy(update={"algorithm": chosen})
@@ -80,7 +74,6 @@ class Lab:
             size.demand([(scenario, seeds)], self.execution)
             place = Place(self.execution, self.executor, self.kept)
             self._results[key] = run_on(place, scenario, seeds)
-        self._changes(self._results[key].scenario)
         return self._results[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:
@@ -105,10 +98,10 @@ def _part(run: Run, low: float, high: float, until: float) -> float:
 
 
 def _averaged(run: Run, until: float, metric: str) -> float:
-    """Return a column of the curve, averaged over the time from 0 to `until` (seconds)."""
+    """Return a column of the curve, averaged from 0 to `until` (seconds); accuracy in points."""
     times, there = np.linspace(0, until, POINTS), np.isfinite(run.curve[metric])
     column, time = (np.array(run.curve[key])[there] for key in (metric, "time"))
-    return float(np.interp(times, time, column).mean())
+    return (100 if metric == "accuracy" else 1) * float(np.interp(times, time, column).mean())
 
 
 def _settled(run: Run) -> float:
@@ -418,15 +411,11 @@ def lead(
     lab: Lab, cell: Mapping[str, Any], metric: str = "accuracy", other: str = "asgd",
     sets: Sequence[str] = (),
 ) -> Values:  # fmt: skip
-    """Return hybrid's metric minus another algorithm's, averaged over time, one per seed.
-
-    The unit is points for the test accuracy, else that of the loss.
-    """
+    """Return hybrid's metric minus another algorithm's, averaged over time, one per seed."""
     hybrid = f"hybrid, s = {cell.get('step_size', 500)}"
-    how: dict[str, Any] = {"labels": (hybrid, other), "sets": [*cell.get("sets", ()), *sets]}
-    how |= {"name": cell["scenario"], "what": "averaged", "metric": metric}
-    ours, theirs = (values(lab, of=label, **how) for label in (hybrid, other))
-    return np.asarray((100 if metric == "accuracy" else 1) * (ours - theirs))
+    how = {"labels": (hybrid, other), "sets": [*cell.get("sets", ()), *sets], "metric": metric}
+    name = cell["scenario"]
+    return compared(lab, a=hybrid, b=other, op="difference", name=name, what="averaged", **how)[0]
 
 
 def least(

@@ -1,7 +1,5 @@
 """Check papers' claims, and write reproduction.md, its tables, and figures."""
 
-import csv
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...inputs.csv_files import Digits, table
 from ...results import store
 from ...results.figures import curves, drawing
 from ...results.figures.style import style
@@ -116,7 +115,7 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
         }
     store.publish(folder, files)
     # after the figures, because the page links all existing figures
-    store.publish(folder, {name: text.encode() for name, text in texts(rows, folder).items()})
+    store.publish(folder, texts(rows, folder))
 
 
 def path(paper: str, name: str) -> str:
@@ -133,15 +132,17 @@ def _figure(figure: Row, lab: Lab) -> Any:
     return curves.error(lines, title=scenario.title, target=scenario.run.target_loss, loss=loss)
 
 
-def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
-    """Return the page and its tables, by file name."""
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
+def texts(rows: Sequence[Row], folder: Path) -> dict[str, bytes]:
+    """Return the page and its tables as bytes, by file name."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
     groups = {name: [row for row in rows if row["paper"] == name] for name in reading.NAMES}
     papers = [(reading.paper(name), claims) for name, claims in groups.items() if claims]
-    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
-    text = made.from_string(template).render(
+    loader = FileSystemLoader(Path(__file__).parent)
+    made = Environment(
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = made.get_template("page.md.j2").render(
         papers=papers,
         rows=rows,
         wide=sum(_holds_by_width(row) for row in rows if row["kind"] == Kind.PRINTED),
@@ -154,56 +155,47 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
         others=[kind for kind in Kind if kind is not Kind.PRINTED],
         counts=counts,
     )
-    experiments = ((row, assumed) for row in rows for assumed in row["sensitivity"])
-    return {
-        PAGE: text.rstrip("\n") + "\n",
-        TABLE: _csv(map(_claim, rows)),
-        EXPERIMENTS: _csv(
-            {"paper": row["paper"], "claim": row["claim"], "experiment": assumed["assumption"]}
-            | {"sets": " ".join(assumed["sets"]), **_ours(assumed)}
-            for row, assumed in experiments
-        ),
-        COVERAGE: _csv(line for paper, claims in papers for line in _covered(paper, claims)),
+    experiments = [
+        {"paper": row["paper"], "claim": row["claim"], "experiment": assumed["assumption"]}
+        | {"sets": " ".join(assumed["sets"]), **_ours(assumed)}
+        for row in rows
+        for assumed in row["sensitivity"]
+    ]
+    shown = [line for paper, claims in papers for line in _covered(paper, claims)]
+    tables = {TABLE: [*map(_claim, rows)], EXPERIMENTS: experiments, COVERAGE: shown}
+    return {PAGE: (text.rstrip("\n") + "\n").encode()} | {
+        name: table([*lines[0]], (line.values() for line in lines)) if lines else b""
+        for name, lines in tables.items()
     }
 
 
 def _claim(row: Row) -> dict[str, Any]:
-    keys = ("paper", "claim", "kind", "place", "basis", "says", "unit")
-    return (
-        {key: row[key] for key in keys}
-        | {key: _short(row[key]) for key in ("expected", "within", "neutral")}
-        | {"side": "" if row["neutral"] is None else "below" if row["below"] else "above"}
-        | {"given_by": row["given_by"], **_ours(row)}
-        | {"why": f"{row['why']} {row['note']}".strip()}
-    )
+    return {
+        **{key: row[key] for key in ("paper", "claim", "kind", "place", "basis", "says", "unit")},
+        **{key: _short(row[key]) for key in ("expected", "within", "neutral")},
+        "side": "" if row["neutral"] is None else "below" if row["below"] else "above",
+        "given_by": row["given_by"],
+        **_ours(row),
+        "why": f"{row['why']} {row['note']}".strip(),
+    }
 
 
 def _covered(paper: Paper, rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
     """Yield the figures and tables of a paper with the claims about them."""
     for name, left in paper.shown.items():
         verdicts = [row["verdict"] for row in rows if mentions(row["place"], name)]
-        held = verdicts.count(Verdict.HOLDS)
-        line = {"paper": paper.name, "shown": name, "claims": len(verdicts), "hold": held}
-        yield line | {"not covered, and why": left}
+        line = {"paper": paper.name, "shown": name, "claims": len(verdicts)}
+        yield line | {"hold": verdicts.count(Verdict.HOLDS), "not covered, and why": left}
 
 
 def _ours(row: Row) -> dict[str, Any]:
     low, high = row["ci95"] or (None, None)
-    ours = {"ours": row["value"], "low": low, "high": high}
-    return {key: _short(value) for key, value in ours.items()} | {"verdict": row["verdict"]}
+    ours = {"ours": _short(row["value"]), "low": _short(low), "high": _short(high)}
+    return ours | {"verdict": row["verdict"]}
 
 
 def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    lines, file = [*rows], io.StringIO()
-    if lines:
-        writer = csv.DictWriter(file, [*lines[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-    return file.getvalue()
+    return Digits("" if value is None else f"{value:.4g}")
 
 
 def _holds_by_width(row: Row) -> bool:
