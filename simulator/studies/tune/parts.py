@@ -1,7 +1,7 @@
 """Parts of the cluster to train on: sites, groups, numbers of workers, one alone."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...distributions.law import BY_NAME
 from ...errors import InputError
-from ...inputs.messages import dotted, nearest, toml
+from ...inputs.messages import dotted, toml
 from ...inputs.units import to_si
 from ...load.document import merged
 from ...network.closed_form import ClosedForm
@@ -83,9 +83,9 @@ def scaled(law: Any, by: float) -> Any:
 
 def parts(scenario: Scenario) -> list[Part]:
     """Return the parts of the cluster that [tune] names, without repeats. Raises InputError."""
-    tune, cluster, places = scenario.tune, scenario.cluster, _places(scenario)
-    made: list[tuple[str, tuple[int, ...]]] = []
-    sizes = _sizes(scenario)
+    tune, places, sizes = scenario.tune, _places(scenario), _sizes(scenario)
+    names = [*(group.name for group in scenario.cluster.group), ""]
+    made: dict[tuple[int, ...], str] = {}
     for index, count in enumerate(tune.sites):
         if count > len(places):
             raise InputError(
@@ -93,27 +93,19 @@ def parts(scenario: Scenario) -> list[Part]:
                 "(its regions, else its groups, else its workers); write at most that"
             )
         part = first_sites(scenario, count)
-        made.append((part.name, part.counts))
-    names = {group.name: place for place, group in enumerate(cluster.group)}
-    for index, chosen_groups in enumerate(tune.groups):
-        wrong = [name for name in chosen_groups if name not in names]
-        _demand_group(scenario, f"tune.groups[{index}]", wrong, names)
-        there = {names[name] for name in chosen_groups}
-        counts = tuple(size if place in there else 0 for place, size in enumerate(sizes))
-        made.append((" + ".join(chosen_groups), counts))
+        made.setdefault(part.counts, part.name)
+    for chosen in tune.groups:
+        counts = tuple(size * (name in chosen) for name, size in zip(names, sizes, strict=True))
+        made.setdefault(counts, " + ".join(chosen))
     if isinstance(tune.workers, dict):
-        wrong = [name for name in tune.workers if name not in names]
-        _demand_group(scenario, "tune.workers", wrong, names)
         for numbers in product(*tune.workers.values()):
             given = dict(zip(tune.workers, numbers, strict=True))
-            counts = tuple(
-                given.get(name, size) for name, size in zip([*names, ""], sizes, strict=True)
-            )
-            made.append((" ".join(f"{name}={n}" for name, n in given.items()), counts))
+            counts = tuple(given.get(name, n) for name, n in zip(names, sizes, strict=True))
+            made.setdefault(counts, " ".join(f"{name}={n}" for name, n in given.items()))
     else:
-        made += [(f"{n} worker{'s' * (n > 1)}", _first(scenario, n)) for n in tune.workers]
-    once = {counts: name for name, counts in reversed(made)}
-    return [_part(scenario, name, counts) for counts, name in [*once.items()][::-1]]
+        for n in tune.workers:
+            made.setdefault(_first(scenario, n), f"{n} worker{'s' * (n > 1)}")
+    return [_part(scenario, name, counts) for counts, name in made.items()]
 
 
 def count_sites(scenario: Scenario) -> int:
@@ -125,13 +117,6 @@ def first_sites(scenario: Scenario, count: int) -> Part:
     """Return the first `count` sites."""
     chosen = np.sum([*_places(scenario).values()][:count], axis=0)
     return _part(scenario, f"{count} site{'s' * (count > 1)}", tuple(chosen.tolist()))
-
-
-def _demand_group(
-    scenario: Scenario, where: str, wrong: Sequence[str], names: Mapping[str, Any]
-) -> None:
-    for name in wrong:
-        raise InputError(f"{scenario.file}: {where}: {name}: {nearest(name, names, 'groups')}")
 
 
 def _sizes(scenario: Scenario) -> tuple[int, ...]:
@@ -158,7 +143,7 @@ def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
 
 def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
     """Return how many of the first `workers` are in each group, and in none."""
-    sizes, left = [*_sizes(scenario)], workers
+    sizes = [*_sizes(scenario)]
     filled = [place for place, size in enumerate(sizes) if size]
     if workers > sum(sizes):
         if len(filled) > 1:
@@ -167,10 +152,7 @@ def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
                 "to try more, name the group that grows: workers = { GROUP = [4, 8] }"
             )
         sizes[filled[0]] = workers
-    for place, size in enumerate(sizes):
-        sizes[place] = min(size, left)
-        left -= sizes[place]
-    return tuple(sizes)
+    return tuple(np.diff(np.minimum(np.cumsum([0, *sizes]), workers)).tolist())
 
 
 def alone(scenario: Scenario) -> Part | None:

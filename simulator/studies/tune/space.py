@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...inputs.messages import nearest
 from ...load.load import varied
 from ...network.mean_cost import mean_cost
 from ...objectives import build
@@ -266,6 +267,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
     nothing to try.
     """
     available, tuned = scenario.programs, scenario.tune.programs
+    _demand_groups(scenario)
     notes = [*scenario.notes, *consumption.paces(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
     bounds = [name for name in named if available[name].bound]
@@ -295,6 +297,19 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
         if not isinstance(scenario.objective, NoObjective):
             notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
     return Space(scenario, entries, every), notes
+
+
+def _demand_groups(scenario: Scenario) -> None:
+    """Raise InputError for a name in `tune.groups` or `tune.workers` that is no group."""
+    names = [group.name for group in scenario.cluster.group]
+    stated = {f"tune.groups[{at}]": chosen for at, chosen in enumerate(scenario.tune.groups)}
+    if isinstance(scenario.tune.workers, dict):
+        stated["tune.workers"] = tuple(scenario.tune.workers)
+    for key, chosen in stated.items():
+        for name in chosen:
+            if name not in names:
+                remedy = nearest(name, names, "groups")
+                raise InputError(f"{scenario.file}: {key}: {name}: {remedy}")
 
 
 def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
@@ -359,16 +374,12 @@ def _streamed(
     if "fragments" not in written:
         variants.append(("fragments", {"fragments": MORE * few}, 0))
     for name, keys, steps in variants if late > 1 else ():
-        values = (
-            tau
-            if isinstance(tau, Range)
-            else tuple(
-                x
-                for x in tau
-                if isinstance(x, int) and (x >= LEAST * few if steps else x % (MORE * few) == 0)
-            )
-        )
-        if isinstance(values, Range) or values:
+        values = tau
+        if isinstance(tau, tuple):
+            whole = [x for x in tau if isinstance(x, int)]
+            even = [x for x in whole if x % (MORE * few) == 0]
+            values = tuple([x for x in whole if x >= LEAST * few] if steps else even)
+        if values:
             choices = entry.choices | ({"tau": values} if "tau" in entry.choices else {})
             table = entry.table | keys
             yield replace(entry, table=table, choices=choices, late=steps, variant=f" ({name})")
