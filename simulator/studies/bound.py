@@ -29,8 +29,7 @@ def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
     """Return the figure by file name, with the runs of `folder`; {} without a bound."""
     there = (folder / store.WHOLE).is_file()
     runs = read.read(folder).runs if there else {}
-    with style.style():
-        return drawing.files({"theory": chart(scenario, runs)})
+    return drawing.files({"theory": chart(scenario, runs)})
 
 
 def chart(scenario: Scenario, runs: Groups) -> Chart | None:

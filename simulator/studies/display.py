@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..inputs import messages
 from ..results.columns import PAGE, RESULT_COLUMNS, ResultColumn
-from ..results.figures import drawing, interactive, style
+from ..results.figures import drawing
 from ..results.figures.chart import Chart, without_bands
-from ..results.figures.style import Axes
 
-if TYPE_CHECKING:  # optional packages; plotly is slow to import
+if TYPE_CHECKING:  # an optional package; matplotlib takes half a second to import
     import pandas as pd
-    import plotly.graph_objects as go
+    from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
 LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the first
 UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space before it
 SHOWN = 50  # rows of a table in a notebook
-BACKENDS = ("matplotlib", "plotly")
 
 
 class Display:
@@ -64,44 +62,34 @@ class Display:
 
         chart, image = self._chart(), ""
         if chart:
-            with style.style():
-                image = base64.b64encode(drawing.encode(chart, "svg")).decode()
+            image = base64.b64encode(drawing.encode(chart, "svg")).decode()
         folder = FileSystemLoader(Path(__file__).parent)
         made = Environment(loader=folder, autoescape=True, trim_blocks=True)
         made.filters["whole"] = _whole
         template = made.get_template("display.html.j2")
         return template.render(words=self._in_words, rows=self._table(), most=SHOWN, image=image)
 
-    def plot(
-        self,
-        backend: str = "matplotlib",
-        *,
-        size: tuple[float, float] | None = None,
-        band: bool = True,
-    ) -> "Axes | go.Figure":
+    def plot(self, *, size: tuple[float, float] | None = None, band: bool = True) -> "Axes":
         """Draw the figure.
 
         Args:
-            backend: "matplotlib" or "plotly".
             size: width and height in inches, such as (3.3, 2.4) for a column of a paper.
             band: whether to draw the intervals around lines.
 
         Returns:
-            The (first) matplotlib Axes, or a plotly Figure.
+            The (first) matplotlib Axes.
 
         Raises:
-            InputError: if the backend is unknown, or there is nothing to draw.
+            InputError: if there is nothing to draw.
         """
-        if backend not in BACKENDS:
-            raise InputError(f"backend {backend!r}: unknown; choose one of: {', '.join(BACKENDS)}")
+        from matplotlib import pyplot  # noqa: PLC0415
+
         chart = self._chart()
         if chart is None:
             raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
         chart = chart if band else without_bands(chart)
-        if backend == "plotly":
-            return interactive.figure(chart, size)
-        with style.style(), style.pyplot():
-            return drawing.draw(chart, size).axes[0]
+        # Names stand beside the axes. If nobody crops the figure to them, the axes make room.
+        return drawing.draw(chart, size, pyplot.figure(layout="constrained")).axes[0]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""

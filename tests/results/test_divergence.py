@@ -8,7 +8,7 @@ from paceline.simulator.reports.page.page import report as page
 from paceline.simulator.results import statistics
 from paceline.simulator.results.columns import BY_KEY
 from paceline.simulator.results.figures import curves as plot
-from paceline.simulator.results.figures import drawing, style
+from paceline.simulator.results.figures import drawing
 from paceline.simulator.results.run import CAUSE, begins
 from paceline.simulator.results.verdict import of_runs
 from paceline.simulator.studies.simulate import simulate
@@ -102,8 +102,7 @@ def texts(result):
     """All texts of the figure of errors."""
     from matplotlib.text import Text
 
-    with style.style():
-        drawn = drawing.draw(plot.error(plot.of_groups(result.groups), title="", target=0.05))
+    drawn = drawing.draw(plot.error(plot.of_groups(result.groups), title="", target=0.05))
     return [each.get_text() for each in drawn.findobj(Text)]
 
 

@@ -38,9 +38,8 @@ def named(axes):
 
 
 def draw(chart):
-    with style.style():
-        figure = drawing.draw(chart)
-        figure.draw_without_rendering()
+    figure = drawing.draw(chart)
+    figure.draw_without_rendering()
     return figure, figure.axes[0]
 
 
@@ -97,9 +96,9 @@ def test_both_renderers_draw_the_mean_and_the_interval_that_tables_state():
         _, axes = draw(described)
         np.testing.assert_array_equal(axes.lines[0].get_ydata(), line.y)
         edges = axes.collections[0].get_paths()[0].vertices[:, 1]
-        band, mean = interactive.figure(described).data
-        assert mean.y == pytest.approx(line.y, rel=1e-4)
-        for drawn in (edges, band.y):
+        band, mean = interactive.traces(described.panels[0])
+        assert mean["y"] == pytest.approx(line.y, rel=1e-4)
+        for drawn in (edges, band["y"]):
             assert min(drawn) == pytest.approx(ends[0], rel=1e-4)
 
 
@@ -129,9 +128,8 @@ def test_what_is_the_same_for_all_has_no_figure():
 
 
 def test_figures_for_papers_have_type_42_fonts_and_a_size():
-    with style.style():
-        figure = drawing.draw(chart(GROUPS), (3.3, 2.4))
-        pdf = drawing.encode(chart(GROUPS), "pdf")
+    figure = drawing.draw(chart(GROUPS), (3.3, 2.4))
+    pdf = drawing.encode(chart(GROUPS), "pdf")
     assert figure.get_size_inches() == pytest.approx([3.3, 2.4])
     assert b"/Type3" not in pdf
     assert b"/CIDFontType2" in pdf

@@ -80,32 +80,21 @@ def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(k
 
 
 @looped("kind", TYPES)
-def test_the_figure_is_that_of_the_backend_that_is_asked_for(kind, results, monkeypatch):
+def test_the_figure_is_the_chart_and_pyplot_shows_it(kind, results, monkeypatch):
     result = results[kind]
     monkeypatch.setenv("MPLBACKEND", "agg")
     import matplotlib.pyplot as plt
-    import plotly.graph_objects as go
 
     axes = result.plot()
     assert isinstance(axes, Axes)
-    assert axes.figure.number in plt.get_fignums()  # pyplot shows it
+    assert axes.figure.number in plt.get_fignums()
     plt.close("all")
-    drawn = result.plot(backend="plotly")
-    assert not plt.get_fignums()
-    assert isinstance(drawn, go.Figure)
     lines = {line.get_label(): line for line in axes.lines}
-    lines = {name: line for name, line in lines.items() if not name.startswith(("_", "target "))}
-    names = {trace.name: trace for trace in drawn.data if trace.showlegend}
-    assert lines.keys() <= names.keys()
-    assert lines
-    for name, line in lines.items():
-        for key, data in (("x", line.get_xdata()), ("y", line.get_ydata())):
-            if isinstance(names[name][key][0], str):  # a category
-                continue
-            numbers = np.array(names[name][key], dtype=float)
-            np.testing.assert_allclose(numbers, np.asarray(data, float), rtol=1e-4)
-    with pytest.raises(paceline.InputError, match="matplotlib, plotly"):
-        result.plot(backend="bokeh")
+    described = [line for line in result._chart().panels[0].lines if line.named]
+    assert described
+    for line in described:
+        drawn = lines[line.name].get_xdata(), lines[line.name].get_ydata()
+        np.testing.assert_allclose(np.array(drawn, float), [line.x, line.y])
 
 
 def alike(one, other):
@@ -139,8 +128,6 @@ def test_a_figure_for_a_paper_has_its_size_and_no_band(results):
     axes = results["Result"].plot(size=(3.3, 2.4), band=False)
     assert axes.figure.get_size_inches() == pytest.approx([3.3, 2.4])
     assert "PolyCollection" not in str([type(drawn) for drawn in axes.collections])
-    drawn = results["Result"].plot("plotly", size=(3.3, 2.4), band=False)
-    assert drawn.layout.width == pytest.approx(96 * 3.3)
 
 
 def test_a_report_is_a_path_that_says_its_answers(results):

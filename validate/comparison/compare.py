@@ -9,7 +9,7 @@ from rich.table import Table
 from paceline.simulator.errors import InputError
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results import read, statistics, store
-from paceline.simulator.results.figures import curves, drawing, style
+from paceline.simulator.results.figures import curves, drawing
 from paceline.simulator.results.figures.chart import Chart, Look
 from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.intervals import USUAL
@@ -116,8 +116,7 @@ class Comparison(Display, ComparisonStatistics):
 
     def write(self, directory: ComparisonDirectory) -> None:
         """Write the document and the figure."""
-        with style.style():
-            files = drawing.files({"comparison": self._chart()})
+        files = drawing.files({"comparison": self._chart()})
         directory.finish(files, self.json())
 
 

@@ -124,8 +124,7 @@ def fit(
     rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
     cells = [map(csv_files.digits, row) for row in rows]
     files = {f"{stem}.csv": csv_files.table(("run", "tokens", "loss"), cells)}
-    with style.style():
-        files[f"{stem}.svg"] = drawing.encode(chart(runs[0], fitted), "svg")
+    files[f"{stem}.svg"] = drawing.encode(chart(runs[0], fitted), "svg")
     tables, head = {**below.tables, "objective": objective}, below.head
     if about:
         more = {"runs": [*map(str, paths)], "notes": notes}

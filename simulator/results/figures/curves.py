@@ -70,14 +70,13 @@ def figures(
         target: the loss to reach.
         loss: the name of the loss on the axis.
     """
-    with style.style():
-        charts = {
-            "figure": error(lines, title=title, target=target, loss=loss),
-            "breakdown": breakdown(lines, title=title),
-            "tau": tau(lines, title=title),
-            "staleness": staleness(lines, title=title),
-        }
-        return drawing.files(charts)
+    charts = {
+        "figure": error(lines, title=title, target=target, loss=loss),
+        "breakdown": breakdown(lines, title=title),
+        "tau": tau(lines, title=title),
+        "staleness": staleness(lines, title=title),
+    }
+    return drawing.files(charts)
 
 
 def error(

@@ -2,45 +2,54 @@
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import style
 from .chart import Axis, Chart, Line, Panel
-from .style import Axes, Figure
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FEW = 0.14  # share of the axis between two marks of a line
 NARROW = 5.0  # inches of a figure, whose legend is below
 
 
-def files(drawn: Mapping[str, Chart | Figure | None]) -> dict[str, bytes]:
+def files(charts: Mapping[str, Chart | None]) -> dict[str, bytes]:
     """Return the charts that are not None as files in every chosen format, by name."""
     return {
-        f"{name}.{kind}": encode(figure, kind)
-        for name, figure in drawn.items()
-        if figure
+        f"{name}.{kind}": encode(chart, kind)
+        for name, chart in charts.items()
+        if chart
         for kind in style.chosen_formats()
     }
 
 
-def encode(figure: Chart | Figure, kind: str) -> bytes:
-    """Return the figure as a file of one of `style.FORMATS`."""
+@style.style()
+def encode(chart: Chart, kind: str) -> bytes:
+    """Return the chart as a file of one of `style.FORMATS`."""
     data = io.BytesIO()
     # undated, so that equal runs give equal bytes
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
-    drawn = draw(figure) if isinstance(figure, Chart) else figure
-    drawn.savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+    draw(chart).savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
     return data.getvalue()
 
 
-def draw(chart: Chart, size: tuple[float, float] | None = None) -> Figure:
-    """Draw a chart, in `size` inches; call it within `style.style()`."""
+@style.style()
+def draw(
+    chart: Chart, size: tuple[float, float] | None = None, figure: "Figure | None" = None
+) -> "Figure":
+    """Draw a chart, in `size` inches, in an empty `figure` (default: a new one)."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     rows = [len(panel.y.names) for panel in chart.panels]
     heights = [1.0 + 0.32 * count if count else 2.7 for count in rows]
     alone = len(heights) == 1
     width, height = size or (6.5, 4.0 if alone and not rows[0] else sum(heights))
-    figure = style.empty(height, width)
+    figure = figure or Figure()
+    figure.set_size_inches(width, height)
     column = figure.subplots(
         len(heights), squeeze=False, gridspec_kw={} if alone else {"hspace": 0.4}
     )[:, 0]
@@ -56,7 +65,7 @@ def draw(chart: Chart, size: tuple[float, float] | None = None) -> Figure:
     return figure
 
 
-def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
+def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
     for place, line in enumerate(panel.lines):
         _line(axes, line, place, panel.x.log)
     if panel.bars:
@@ -98,7 +107,7 @@ def _marked(x: np.ndarray, place: int, log: bool) -> list[int]:
     return sorted({int(within[abs(across - at).argmin()]) for at in places})
 
 
-def _line(axes: Axes, line: Line, place: int, log: bool) -> None:
+def _line(axes: "Axes", line: Line, place: int, log: bool) -> None:
     look, (x, y) = line.look, _points(line)
     every = _marked(x, place, log) if line.marks == "few" else None
     axes.plot(
@@ -151,7 +160,7 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def _bars(figure: Figure, axes: Axes, panel: Panel) -> None:
+def _bars(figure: "Figure", axes: "Axes", panel: Panel) -> None:
     """Draw stacked bars with their labels, and the names of the parts above."""
     rows, right = range(len(panel.y.names)), 0.0
     for bars in panel.bars:

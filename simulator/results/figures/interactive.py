@@ -1,29 +1,22 @@
-"""Draw charts with Plotly: JSON for a page's scripts, and figures for notebooks.
+"""Describe panels for Plotly, as JSON for a page's scripts.
 
-On a page, texts such as "--c0" or "--c0/0.15" (with an opacity) stand for colours of its style
-sheet, so that a page can be light or dark.
+Texts such as "--c0" or "--c0/0.15" (with an opacity) stand for colours of the page's style sheet,
+so that a page can be light or dark.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from . import style
-from .chart import Axis, Bars, Chart, Ends, Line, Panel, Values
-
-if TYPE_CHECKING:  # plotly is slow to import
-    import plotly.graph_objects as go
+from .chart import Axis, Bars, Ends, Line, Panel, Values
 
 Json = dict[str, Any]
 FAR = 1e3  # times a value: where the bar of an interval is cut
-INCH = 96  # pixels
 DOTS = 9  # most symbols on a line
 TOKENS = {colour: f"--c{index}" for index, colour in enumerate(style.COLOURS)}
 TOKENS[style.GREY] = "--muted"
-COLOURS = {token: colour for colour, token in TOKENS.items()} | {"--page": "#ffffff"}
-COLOURS |= {f"--part-{part}": colour for part, (colour, _) in style.PARTS.items()}
-COLOURS |= {f"--on-{part}": ink for part, (_, ink) in style.PARTS.items()}
 ESCAPES = (("&", "&#38;"), ("<", "&#60;"), (">", "&#62;"), ("%{", "%&#123;"))
 
 
@@ -32,48 +25,6 @@ def literal(text: str) -> str:
     for letter, code in ESCAPES:
         text = text.replace(letter, code)
     return text
-
-
-def figure(chart: Chart, size: tuple[float, float] | None = None) -> "go.Figure":
-    """Return a chart as a Plotly figure with its panels in a column; `size` in inches."""
-    import plotly.graph_objects as go  # noqa: PLC0415
-    from plotly.subplots import make_subplots  # noqa: PLC0415
-
-    headings = [literal(panel.heading) for panel in chart.panels]
-    drawn = make_subplots(len(headings), 1, vertical_spacing=0.12, subplot_titles=headings)
-    named = set[str]()
-    for row, panel in enumerate(chart.panels, 1):
-        for trace in plain(traces(panel)):
-            new = bool(trace.pop("meta", "")) and trace["name"] not in named
-            named |= {trace["name"]} if new else set()
-            drawn.add_trace(go.Figure([trace | {"showlegend": new}]).data[0], row=row, col=1)
-        if panel.level is not None:
-            drawn.add_hline(panel.level, line_color=style.GREY, line_dash="dash", row=row, col=1)
-        drawn.update_xaxes(_axis(panel.x), row=row, col=1)
-        drawn.update_yaxes(_axis(panel.y), row=row, col=1)
-    legend = {"orientation": "h", "y": -0.2, "yanchor": "top"}
-    drawn.update_layout(
-        title_text=literal(chart.title), template="plotly_white", legend=legend, barmode="overlay"
-    )
-    if size:
-        drawn.update_layout(width=INCH * size[0], height=INCH * size[1])
-    return drawn
-
-
-def plain(value: Any) -> Any:
-    """Return traces with plain colours in place of those of a page's style sheet."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [plain(part) for part in value]
-    if not (isinstance(value, str) and value.startswith("--")):
-        return value
-    name, _, opacity = value.partition("/")
-    colour = COLOURS[name]
-    if not opacity:
-        return colour
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def spec(panel: Panel) -> Json:

@@ -9,19 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import InputError
 from ...inputs import untrusted
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    import matplotlib.axes
-    import matplotlib.figure
-
-    Axes = matplotlib.axes.Axes
-    Figure = matplotlib.figure.Figure
-else:
-    Axes = Figure = Any
 
 _WRITTEN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
 COLOURS: Sequence[str] = _WRITTEN["colours"]
@@ -36,7 +27,6 @@ STYLE: dict[Any, Any] = _WRITTEN["settings"]
 GREY: str = STYLE["axes.edgecolor"]
 FORMATS = ("png", "svg", "pdf")
 _formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
-_pyplot: ContextVar[bool] = ContextVar("pyplot", default=False)
 LONG = 32  # characters of a label; a longer label takes two lines
 
 
@@ -53,16 +43,6 @@ def style() -> Iterator[None]:
 
     with matplotlib.rc_context(STYLE):
         yield
-
-
-@contextmanager
-def pyplot() -> Iterator[None]:
-    """Register figures made within the context with pyplot, so that it shows them."""
-    token = _pyplot.set(True)
-    try:
-        yield
-    finally:
-        _pyplot.reset(token)
 
 
 @contextmanager
@@ -105,18 +85,6 @@ def save(
 def chosen_formats() -> tuple[str, ...]:
     """Return the formats of figures: PNG and SVG unless `formats` sets others."""
     return _formats.get()
-
-
-def empty(height: float, width: float = 6.5, **how: Any) -> Figure:
-    """Return a figure without panels; `size` in inches."""
-    from matplotlib import figure  # noqa: PLC0415
-
-    if not _pyplot.get():
-        return figure.Figure(figsize=(width, height), **how)
-    from matplotlib import pyplot  # noqa: PLC0415
-
-    # Names stand beside the axes. If nobody crops the figure to them, the axes make room.
-    return pyplot.figure(figsize=(width, height), **({"layout": "constrained"} | how))
 
 
 def two_lines(label: str) -> str:

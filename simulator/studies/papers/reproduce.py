@@ -10,7 +10,6 @@ from ...errors import InputError
 from ...inputs.csv_files import Digits, table
 from ...results import store
 from ...results.figures import curves, drawing
-from ...results.figures.style import style
 from ...results.statistics import jsonable
 from .. import executors
 from ..execution import Execution, Progress, cores
@@ -107,12 +106,11 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
 
     Raises InputError if they cannot be written.
     """
-    with style():
-        files = {
-            path(paper.name, name): drawing.encode(_figure(figure, lab), "png")
-            for paper in drawn
-            for name, figure in paper.figures.items()
-        }
+    files = {
+        path(paper.name, name): drawing.encode(_figure(figure, lab), "png")
+        for paper in drawn
+        for name, figure in paper.figures.items()
+    }
     store.publish(folder, files)
     # after the figures, because the page links all existing figures
     store.publish(folder, texts(rows, folder))

@@ -11,7 +11,6 @@ from ...inputs.units import SI, to_si
 from ...results.columns import estimate_of, ranked_by
 from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
-from ...results.figures.style import style
 from ...results.statistics import time_unit
 from ..display import text
 from ..numbers import unit
@@ -26,8 +25,7 @@ TICKS = 10  # most values that an axis names individually
 
 def files(result: SweepResult) -> dict[str, bytes]:
     """Return the figure by file name; {} if `chart` returns None."""
-    with style():
-        return drawing.files({"sweep": result._chart()})
+    return drawing.files({"sweep": result._chart()})
 
 
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...results import wording
 from ...results.consumption import SECONDS_PER_DAY
-from ...results.figures import drawing, style
+from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, apart, fitted
 from ...results.intervals import USUAL, stated
 from ...results.statistics import number, time_unit
@@ -25,8 +25,7 @@ Row = Mapping[str, Any]
 
 def figures(tune: Row) -> dict[str, bytes]:
     """Return all figures by file name."""
-    with style.style():
-        return drawing.files({"tune": ranking(tune), "tune-tradeoffs": tradeoffs(tune)})
+    return drawing.files({"tune": ranking(tune), "tune-tradeoffs": tradeoffs(tune)})
 
 
 def ranking(tune: Row) -> Chart | None:
