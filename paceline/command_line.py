@@ -197,6 +197,7 @@ def _simulate(scenario: str, **given: Any) -> Answer:
     runs/NAME of the scenario, or the next free name). Repeat an interrupted command to resume it.
     """
     from paceline.simulator.reports import terminal
+    from paceline.simulator.results import prediction_interval
     from paceline.simulator.studies.simulate import simulate
 
     with _study(scenario, **given) as (loaded, how):
@@ -206,8 +207,8 @@ def _simulate(scenario: str, **given: Any) -> Answer:
 
     def parts() -> list[Any]:
         verdict = result.verdict
-        bottlenecks = [row["bottleneck"] for row in result.algorithms]
-        more = [*bottlenecks, *result.failures]
+        more = [row["bottleneck"] for row in result.algorithms]
+        more += prediction_interval.sources(result.algorithms)
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
         spent = terminal.spent(result.algorithms)
         return [

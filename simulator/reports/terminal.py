@@ -24,7 +24,7 @@ from ..results.columns import (
 )
 from ..results.intervals import USUAL, stated
 from ..results.run import TIMES
-from ..results.statistics import human, loss_digits, loss_in_table, number, with_unit
+from ..results.statistics import human, loss_digits, loss_in_table, number
 from ..results.verdict import ALONE, mark
 from ..studies.tune import regret
 
@@ -160,8 +160,6 @@ def _by_group(rows: Sequence[Row]) -> list[Table]:
         "group": lambda group: group["group"] or "others",
         "% of\nclients": lambda group: _shares([group["clients"] / clients]),
         "% of\ngradients": lambda group: _shares([group["gradients"]]),
-        "down per\nclient, day": lambda group: with_unit(group["down_bytes_per_day"], "B"),
-        "up per\nclient, day": lambda group: with_unit(group["up_bytes_per_day"], "B"),
     }
     return [_table(groups, cells)]
 

@@ -9,7 +9,7 @@ import csv
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, expm1, hypot, inf, isfinite, log, sqrt
@@ -31,6 +31,7 @@ from .intervals import LEVEL, NORMAL, USUAL
 from .order import MARGIN
 from .run import Run
 from .statistics import at, crossing
+from .wording import all_of
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PUBLISHED = Path(__file__).with_name("published.csv")
@@ -390,12 +391,20 @@ def basis(scenario: Scenario, model: Unfitted | None) -> str:
 
 
 def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
-    """Return notes on the errors that intervals of unfitted programs contain."""
-    labels: dict[str, list[str]] = {}
-    for label, model in models.items():
-        if model:
-            labels.setdefault(model.basis, []).append(label)
-    return [f"{USUAL} intervals of {', '.join(names)}: {basis}" for basis, names in labels.items()]
+    """Return a note if intervals contain the model's error; `interval90_basis` has its source."""
+    labels = [label for label, model in models.items() if model]
+    of = f" of {all_of(labels)}" if len(labels) < len(models) else ""
+    note = f"{USUAL} intervals{of} include the errors of links and model; calibrate to narrow them"
+    return [note] if labels else []
+
+
+def sources(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return in words the errors that intervals contain, by the labels of `rows`."""
+    labels = dict[str, list[str]]()
+    for row in rows:
+        if row["seconds_per_step"].get("interval90"):
+            labels.setdefault(row["interval90_basis"], []).append(row["label"])
+    return [f"{USUAL} intervals of {', '.join(names)}: {basis}." for basis, names in labels.items()]
 
 
 class _Sample(NamedTuple):
@@ -408,11 +417,9 @@ class _Sample(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]) -> Self:
         """Split times by `held_up`, the shares that crashes cost."""
-        pairs = [*zip(values, held_up, strict=True)]
+        pairs = zip(values, held_up, strict=True)
         added = [time * share if share else 0.0 for time, share in pairs]
-        times = [
-            time - lost if lost else time for (time, _), lost in zip(pairs, added, strict=True)
-        ]
+        times = [time - lost if lost else time for time, lost in zip(values, added, strict=True)]
         return cls(times, added, seeds)
 
 
@@ -447,21 +454,23 @@ def intervals(
     profile. `paired`: the measured run has the same delays as `runs`, seed by seed; otherwise its
     delays are independent. `model`: the error of the model itself.
     """
-    quantities = {PACE: pace}
+    quantities: dict[str, Callable[[Run], float]] = {PACE: pace}
     if target is not None:
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
-    result = dict[str, list[float] | None]()
-    for name, of in quantities.items():
-        again, first = (
-            _Sample.of(
-                [*map(of, sample)],
-                [*map(statistics.held_up, sample)],
-                [run.seed for run in sample],
-            )
-            for sample in (replicates, runs)
+
+    def sample(runs: Sequence[Run], of: Callable[[Run], float]) -> _Sample:
+        held_up, seeds = [*map(statistics.held_up, runs)], [run.seed for run in runs]
+        return _Sample.of([*map(of, runs)], held_up, seeds)
+
+    return {
+        name: _interval(
+            sample(replicates, of),
+            sample(runs, of),
+            model.spreads(name) if model else (),
+            paired=paired,
         )
-        result[name] = _interval(again, first, model.spreads(name) if model else (), paired=paired)
-    return result
+        for name, of in quantities.items()
+    }
 
 
 def _interval(

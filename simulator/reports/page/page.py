@@ -16,7 +16,6 @@ from ...inputs.toml_text import differing, write_toml
 from ...results import store
 from ...results.figures import interactive
 from ...results.figures.curves import LOSS_NAMES, bands, error_panel
-from ...results.usage import few
 from . import changes, reading, studies
 from .parts import CHANGES, PageFigure, PageSection, PageTable
 from .reading import FoundRun
@@ -118,7 +117,7 @@ def _of_several(name: str, section: PageSection) -> PageSection:
 
 def _differences(every: Sequence[FoundRun]) -> PageSection | None:
     rows = differing([run.scenario.get("table") or {} for run in every])
-    heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
+    heading = f"Keys that differ between the scenarios: {len(rows)}"
     heads = ("key", *(run.name for run in every))
     table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
     return PageSection("differences", heading, tables=[table], folded=True) if rows else None
