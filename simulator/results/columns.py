@@ -72,17 +72,19 @@ class ResultColumn:
             return intervals.stated(stated, leaf, one_run=True)
         return None if None in values else intervals.estimate(values, heavy=heavy)
 
-    def cell(self, row: Summary, seeds: int, usual: str = intervals.USUAL, digits: int = 4) -> str:
+    def cell(self, row: Summary, usual: str = intervals.USUAL, digits: int = 4) -> str:
         """Return the value with its interval (of one run if available), or why it is missing.
 
-        `usual`: the kind of interval that needs no name; `digits`: digits of losses above 1.
+        `row` has `seeds`, their number. `usual`: the kind of interval that needs no name; `digits`:
+        digits of losses above 1.
         """
         quantity, value = STATED.get(self.key), self.show(self.of_summary(row))
         ends = (row.get("interval90") or {}).get(quantity)
         if quantity == "time_to_target":
             times = row[quantity] or {"reached": 0}
-            if times["reached"] < seeds:
-                return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
+            reached, seeds = times["reached"], row["seeds"]
+            if reached < seeds:
+                return f"{reached} of {seeds} seeds" if reached else "not reached"
             if not ends:
                 return wording.cell(intervals.stated(times), "s", usual)
         if quantity == "loss":

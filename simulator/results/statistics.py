@@ -35,11 +35,17 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), small)
 
 
-def human(seconds: float | None) -> str:
-    """Format a duration: "12.3 min"; "-" for None."""
+def common_unit(*seconds: float) -> tuple[float, str]:
+    """Return the unit in which to show several durations: of the longest, if that suits all."""
+    size, name = time_unit(max(seconds))
+    return (size, name) if min(seconds) >= size / 2 else time_unit(min(seconds))
+
+
+def human(seconds: float | None, unit: tuple[float, str] | None = None) -> str:
+    """Format a duration: "12.3 min"; "-" for None. `unit`: its size and name, if given."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
-    size, name = time_unit(seconds)
+    size, name = unit or time_unit(seconds)
     return f"{number(seconds / size)} {name}"
 
 

@@ -24,6 +24,7 @@ from .prediction_interval import NO_ERRORS, NO_MODELS, Models
 from .run import Run, diverged
 from .statistics import (
     Groups,
+    common_unit,
     crossing,
     format_loss,
     human,
@@ -33,6 +34,7 @@ from .statistics import (
     reached,
     seconds_per_gradient,
     seconds_per_step,
+    time_unit,
     with_unit,
 )
 from .wording import Reason, all_of
@@ -120,9 +122,10 @@ class Spent(NamedTuple):
         loss = None if last is None else stated({"mean": last, "interval": ends})
         return cls(days, cost, row.get("currency") or "", above, loss)
 
-    def briefly(self) -> list[str]:
-        """Format the days and the cost, without intervals."""
-        days = [human(DAY * self.days.value)] if self.days else []
+    def briefly(self, other: "Spent | None" = None) -> list[str]:
+        """Format the days and the cost, without intervals, in the unit of another's days, too."""
+        seconds = [DAY * one.days.value for one in (self, other) if one and one.days]
+        days = [human(seconds[0], common_unit(*seconds))] if self.days else []
         before = "" if self.currency else "cost "
         cost = [before + with_unit(self.cost.value, self.currency)] if self.cost else []
         return days + cost
@@ -188,10 +191,11 @@ class Verdict:
         parts, estimate = [], self.order.estimates.get(self.pick or "")
         spent = self.spent.get(self.pick or "", Spent())
         if self.baseline:
-            parts += spent.briefly()
+            base = self.spent[self.baseline]
+            parts += spent.briefly(base)
             if spent.above and self.baseline != self.pick:
                 loss = wording.above(spent.above.value, spent.above.interval)
-                instead = ", ".join(self.spent[self.baseline].briefly())
+                instead = ", ".join(base.briefly(spent))
                 against = "than" if loss.startswith(wording.NO_GAIN) else "against"
                 parts.append(f"loss {loss} {against} {self.baseline} ({instead})")
             elif spent.loss:
@@ -211,8 +215,10 @@ class Verdict:
             if self.baseline or next_ is None:
                 return ""
             simpler = next_.value < self.order.value(self.pick or "")
-            word = "as good:" if simpler else "next is"
-            return f"; {word} {self.runner_up}, {self._brief(next_)}"
+            word, value = "as good:" if simpler else "next is", self._brief(next_)
+            if self.question.unit == "s":  # one unit in a sentence
+                value = human(next_.value, time_unit(self.order.value(self.pick or "")))
+            return f"; {word} {self.runner_up}, {value}"
         others = all_of(self.candidates[1:])
         if not others:
             return ""

@@ -651,7 +651,7 @@ def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):
     page = (folder / "sockets.html").read_text("utf-8")
     assert paces[0]["mean"] < 1  # the unit is that of the mean
     assert f"{1e3 * low:.0f}–{1e3 * high:.0f} ms)" in page
-    assert "time per step (90 %)" in page
+    assert "s/step (90\xa0%)" in page
 
 
 def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time(folder):

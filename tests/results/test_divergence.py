@@ -3,7 +3,7 @@
 import json
 import math
 
-from paceline.simulator.reports import terminal
+from paceline.simulator.reports import tables, terminal
 from paceline.simulator.reports.page.page import report as page
 from paceline.simulator.results import statistics
 from paceline.simulator.results.columns import BY_KEY
@@ -116,7 +116,7 @@ def test_some_seeds_of_a_sweep():
     assert any("hot: diverged with some seeds" in note for note in found.notes)
     cells = {column.header: [*column.cells] for column in terminal.sweep(found).columns}
     assert cells["final\nloss"][1] == "diverged"
-    assert terminal._final_of_sweep(3, bad | {"diverged": 1}) == "1 of 2 diverged"
+    assert tables._final_loss(3, bad | {"diverged": 1}) == "1 of 2 diverged"
 
 
 def test_tune_says_who_diverged():
@@ -141,6 +141,7 @@ def test_how_many_seeds_reached_the_target_is_said():
     assert "No algorithm reached" in of_runs({"none": none}, 0.5).sentence
     spread = {"seconds_per_step": None, "time_to_target": [1.0, None]}
     for ends in (None, spread):
-        cell = {k: BY_KEY["time_to_target_s"].cell({"time_to_target": times, "interval90": ends}, 2)
+        shared = {"interval90": ends, "seeds": 2}
+        cell = {k: BY_KEY["time_to_target_s"].cell(shared | {"time_to_target": times})
                 for k, times in rows.items()}  # fmt: skip
         assert cell == {"some": "1 of 2 seeds", "none": "not reached"}

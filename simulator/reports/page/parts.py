@@ -1,9 +1,12 @@
 """Parts of a page: sections with sentences, figures and tables."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...results.figures.chart import Chart, Panel
+from ..tables import Columns, Row
 
 CHANGES = "What would change it"
 
@@ -21,6 +24,13 @@ class PageTable:
     texts: int = 1
     folded: str = ""
     strong: Collection[int] = ()
+
+    @classmethod
+    def of(cls, caption: str, columns: Columns, rows: Sequence[Row], **rest: Any) -> "PageTable":
+        """Return the table of `rows` with these columns; `rest`: more fields."""
+        heads = [re.sub(r"\s+", " ", head).replace(" %", "\N{NO-BREAK SPACE}%") for head in columns]
+        cells = [[cell(row) for cell in columns.values()] for row in rows]
+        return cls(caption, heads, cells, **rest)
 
     def unvaried(self) -> "PageTable":
         """Move columns with a single value into the caption."""

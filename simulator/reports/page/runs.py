@@ -1,17 +1,16 @@
 """Show the algorithms of RUNs: a line and a row each, and folded details."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ...results import consumption
-from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, STATED, ResultColumn, in_question
+from ...results.columns import in_question
 from ...results.figures import curves
 from ...results.figures.chart import Look, apart
 from ...results.figures.style import DASHES
-from ...results.intervals import MEDIAN, USUAL, stated
-from ...results.statistics import percent
+from ...results.intervals import MEDIAN, stated
+from .. import tables
 from .parts import PageFigure, PageSection, PageTable
 from .reading import FoundRun
 
@@ -69,55 +68,21 @@ def results(
     lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
 ) -> PageTable:
     """Tabulate every algorithm's time to target, other columns, and amounts."""
-    columns: dict[str, Callable[[Series], str]] = {"algorithm": _named}
-    if target is not None:
-        columns[f"time to loss {target:g} ({USUAL})"] = partial(_value, BY_KEY["time_to_target_s"])
-    columns |= _of_results(lines)
-    columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
-    what, amounts = consumption.cells([line.row for line in lines], target)
-    columns |= {
-        head: partial(lambda cell, line: cell(line.row), cell) for head, cell in amounts.items()
-    }
-    rows = [[cell(line) for cell in columns.values()] for line in lines]
-    medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
+    several = len({line.found.name for line in lines}) > 1
+    question = ("", "", {}) if several else in_question(lines[0].found.verdict)
+    rows = [
+        {**line.row, "label": line.name if line.curves.apart else line.label}
+        | {"shown": line.name, "seeds": len(line.curves.runs)}
+        for line in lines  # what the verdict compares is not about measured lines
+    ]
+    columns = tables.of_runs(rows, target, question)
+    what, amounts = consumption.cells(rows, target)
+    medians = any(stated(row["seconds_per_step"]).of == MEDIAN for row in rows)
     caption = f"Each algorithm, {'median' if medians else 'mean'} over seeds"
     caption += f"; amounts {what}" if amounts else ""
     strong = [at for at, line in enumerate(lines) if (line.found.name, line.label) in picks]
-    return PageTable(f"{caption}; the pick is bold", [*columns], rows, strong=strong).unvaried()
-
-
-def _of_results(lines: Sequence[Series]) -> dict[str, Callable[[Series], str]]:
-    """Return the result columns, in which what all verdicts compare has its interval."""
-    ends = [line.row.get("interval90") or {} for line in lines]
-    several = len({line.found.name for line in lines}) > 1
-    compared, what, texts = ("", "", {}) if several else in_question(lines[0].found.verdict)
-    columns = dict[str, Callable[[Series], str]]()
-    for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
-        there = any(column.of_summary(line.row) is not None for line in lines)
-        if PAGE not in column.shown_in or column.key == "time_to_target_s" or not there:
-            continue
-        level = f" ({USUAL})" * any(each.get(STATED.get(column.key)) for each in ends)
-        cell = partial(_value, column)
-        if column.key == compared and not level:
-            columns[f"{what or column.words} ({USUAL})"] = partial(_compared, texts, cell)
-        else:
-            columns[column.words + level] = cell
-    return columns
-
-
-def _named(line: Series) -> str:
-    return f"{line.name} (a bound)" if line.row["bound"] else line.name
-
-
-def _compared(texts: Mapping[str, str], cell: Callable[[Series], str], line: Series) -> str:
-    """Return what the verdict compares, which is not about measured lines beside predicted ones."""
-    return (not line.curves.apart and texts.get(line.label)) or cell(line)
-
-
-def _value(column: ResultColumn, line: Series) -> str:
-    if column.key == "final_accuracy":
-        return percent(column.of_summary(line.row), 1)
-    return column.cell(line.row, len(line.curves.runs))
+    caption += "; the pick is bold"
+    return PageTable.of(caption, columns | amounts, rows, strong=strong).unvaried()
 
 
 def details(lines: Sequence[Series]) -> Iterator[PageSection]:

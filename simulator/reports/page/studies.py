@@ -1,20 +1,18 @@
 """Make the sections of comparisons, searches and sweeps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any
 
-from ...inputs.messages import toml
-from ...results import consumption, wording
-from ...results.columns import BY_KEY, estimate_of, ranked_by
-from ...results.intervals import USUAL, stated
+from ...results import consumption
+from ...results.columns import ranked_by
 from ...results.statistics import format_loss, human, percent, with_unit
-from ...results.verdict import ALONE, mark
+from ...results.verdict import ALONE
 from ...studies.sweep import figure
 from ...studies.tune import figures
-from ...studies.tune.objective import PACES
 from ...studies.tune.regret import cost, notes
+from .. import tables
 from .parts import CHANGES, PageFigure, PageSection, PageTable
 
 QUANTITIES = {
@@ -29,11 +27,6 @@ SHOWN = 20  # rows of a comparison that are not folded
 CONFIGURATIONS, FOLDED = 6, 300  # of a search: rows in the first table, and including folded ones
 ROWS, MOST = 60, 1000  # of a sweep: rows shown, and including folded ones
 USED = ("time", "nights", "rounds", "cost")  # amounts in the ranking of a search
-BESIDE = (
-    "reports_per_round", "clients_at_work", "gradients_per_hour", "goodput", "useful_share",
-    "total_cost",
-)  # fmt: skip
-"""Columns of a sweep beside the ranking column."""
 Row = Mapping[str, Any]
 
 
@@ -74,46 +67,18 @@ def ranking(tune: Row, place: int) -> PageSection:
 
 def _configurations(tune: Row) -> list[PageTable]:
     """Return the ranking with the amounts of every configuration."""
-    verdict, ranked = tune["verdict"], tune["ranking"]
-    pick, best = verdict["pick"], ranked[:CONFIGURATIONS]
-
-    def named(row: Row) -> str:
-        word = mark(pick, verdict["candidates"], row)
-        return f"{row['label']} ({word})" if word else str(row["label"])
-
-    columns = _columns(tune, best)
+    pick, ranked = tune["verdict"]["pick"], tune["ranking"]
+    best = ranked[:CONFIGURATIONS]
     also = {pick, ALONE, *((row.get("to_reference") or {}).get("label") for row in best)}
     rest = [row for row in ranked[CONFIGURATIONS:] if row["label"] not in also]
     shown = [row for row in ranked if row not in rest]
     shown.sort(key=lambda row: row["label"] != pick)
-    rows = [(named(row), *(cell(row) for cell in columns.values())) for row in [*shown, *rest]]
-    caption, heads = "The pick, then the best first", ("configuration", *columns)
-    table = PageTable(caption, heads, rows, 1 + ("basis" in columns), strong=[0] * bool(pick))
-    return table.unvaried().folded_after(len(shown), FOLDED)
-
-
-def _columns(tune: Row, best: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
-    """Return what each column of the ranking shows of a row, by its heading."""
-    unit, ranked, columns = tune["unit"], tune["ranking"], dict[str, Callable[[Row], str]]()
-    missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
-
-    def value(row: Row) -> str:
-        if row["value"] is not None:
-            return wording.cell(stated(row, "value"), unit)
-        return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else missed
-
-    if len({row.get("basis") for row in best}) > 1:
-        columns["basis"] = lambda row: row["basis"] or ""
-    columns[f"{tune['measure']} ({USUAL})"] = value
-    if any(row.get("to_reference") for row in ranked):
-        columns["loss above data-parallel"] = wording.above_reference
-    if judged := wording.judged(ranked):
-        words, of, estimate = judged
-        columns[words] = lambda row: wording.cell(estimate(row), of)
-    if any(row["reached"] < row["seeds"] for row in best):
-        columns["reached"] = lambda row: f"{row['reached']} of {row['seeds']}"
     used = consumption.cells(ranked)[1].items()
-    return columns | {head: cell for head, cell in used if head.partition(" ")[0] in USED}
+    columns = tables.of_search(ranked, tune)
+    columns |= {head: cell for head, cell in used if head.partition(" ")[0] in USED}
+    strong = [0] * bool(pick)
+    table = PageTable.of("The pick, then the best first", columns, [*shown, *rest], strong=strong)
+    return table.unvaried().folded_after(len(shown), FOLDED)
 
 
 def tradeoffs(tune: Row, place: int) -> PageSection | None:
@@ -156,52 +121,18 @@ def sensitivity(tune: Row, place: int) -> PageSection | None:
 
 def sweep(document: Row, target: float | None, place: int) -> PageSection:
     """Draw and tabulate a sweep: which algorithm is best at which point."""
-    rows, vary, points = document["rows"], document["vary"], _points(document)
-    best = {(name, pick["label"]) for name, pick in zip(points, document["picks"], strict=False)}
-    column = ranked_by(rows)
-    beside = [BY_KEY[key] for key in BESIDE if any(row.get(key) is not None for row in rows)]
-    names = [one.words for one in beside]
-    columns = ("point", "algorithm", column.words, USUAL, "reached", "time per step", *names)
-    cells = [
-        (
-            name,
-            f"{row['label']} (a bound)" if row["label"] in document["bounds"] else row["label"],
-            "-" if row.get(column.key) is None else column.show(row[column.key]),
-            wording.qualified(estimate_of(row, column.key), column.unit),
-            "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
-            human(estimate_of(row, "seconds_per_step").value),
-            *(one.show(row.get(one.key)) for one in beside),
-        )
-        for name, same in points.items()
-        for row in same
-    ]
-    strong = [at for at, row in enumerate(cells) if row[:2] in best]
-    table = PageTable(
-        "Each algorithm at each point; the first is bold", columns, cells, 2, strong=strong
-    )
+    rows, vary = document["rows"], document["vary"]
+    points = [[*same] for _, same in groupby(rows, lambda row: [row[key] for key in vary])]
+    pairs = zip(document["picks"], points, strict=False)
+    picked = (row["label"] == pick["label"] for pick, same in pairs for row in same)
+    strong = [at for at, best in enumerate(picked) if best]
+    columns = tables.of_sweep(rows, vary, document["bounds"], target)
+    caption, texts = "Each algorithm at each point; the best is bold", 1 + len(vary)
+    table = PageTable.of(caption, columns, rows, texts=texts, strong=strong)
     values = {key: [*dict.fromkeys(row[key] for row in rows)] for key in vary}
-    chart = figure.chart(rows, values, target, "")
+    chart, column = figure.chart(rows, values, target, ""), ranked_by(rows)
     label = f"{column.words} of each algorithm at each point of the sweep"
     drawn = PageFigure.all_of(f"sweep-{place}", label, chart)
     lead = f"{chart.caption.capitalize()}." if chart else ""
-    heading, tables = f"{len(points)} points of {', '.join(vary)}", table.folded_after(ROWS, MOST)
-    return PageSection(f"sweep-{place}", heading, lead, drawn, tables)
-
-
-def _points(document: Row) -> dict[str, list[Row]]:
-    """Return rows of a sweep by point; points are named by the keys that differ."""
-    vary = document["vary"]
-    keys = [key for key, values in vary.items() if len(values) > 1] or [*vary]
-    short = {key: key.rpartition(".")[2] for key in keys}
-    short = short if len({*short.values()}) == len(keys) else {key: key for key in keys}
-
-    def name(row: Row) -> str:
-        return ", ".join(f"{short[key]} = {_value(row[key])}" for key in keys)
-
-    return {point: list(same) for point, same in groupby(document["rows"], name)}
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:g}" if isinstance(value, float) else toml(value)
+    heading, parts = f"{len(points)} points of {', '.join(vary)}", table.folded_after(ROWS, MOST)
+    return PageSection(f"sweep-{place}", heading, lead, drawn, parts)

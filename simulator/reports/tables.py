@@ -1,0 +1,280 @@
+"""The columns of result tables, the same on the terminal and on the report page.
+
+A column is a heading, which may have line breaks, and a function that formats the cell of a row. A
+cell's interval follows its value in brackets.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..inputs import messages
+from ..results import wording
+from ..results.columns import (
+    RESULT_COLUMNS,
+    SIMULATE,
+    STATED,
+    SWEEP,
+    ResultColumn,
+    estimate_of,
+    ranked_by,
+)
+from ..results.intervals import USUAL, stated
+from ..results.run import TIMES
+from ..results.statistics import format_loss, loss_digits, loss_in_table, number, with_unit
+from ..results.verdict import mark
+from ..studies.tune.objective import PACES
+
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
+Columns = dict[str, Cell]
+
+OF_CLIENTS = (
+    "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
+    "gradients_per_hour", "useful_share",
+)  # fmt: skip
+FEW = 3  # most kinds of time that fit one column
+
+
+def of_runs(
+    rows: Sequence[Row],
+    target: float | None,
+    question: tuple[str, str, Mapping[str, str]],
+    left_out: Collection[str] = (),
+) -> Columns:
+    """Return the columns of algorithms, with time, loss, age and use of time.
+
+    `rows`: summaries with `seeds`, their number; `question`: see `columns.in_question`; `left_out`:
+    keys of columns that are shown elsewhere.
+    """
+    usual = wording.usual(stated(row["time_to_target"]) for row in rows if row["time_to_target"])
+    digits = loss_digits(row["loss"]["last"] for row in rows)
+    compared, what, texts = question
+    lost = any(row.get("diverged") for row in rows)
+    always = {"seconds_per_step": True, "time_to_target_s": target, "final_loss": lost}
+    columns: Columns = {"algorithm": named}
+    for column in RESULT_COLUMNS:
+        key, quantity = column.key, STATED.get(column.key)
+        there = always.get(key) or any(column.of_summary(row) is not None for row in rows)
+        silent = key in left_out or (key == "seconds_per_gradient" != compared)
+        if not there or silent or SIMULATE not in column.shown_in:
+            continue
+        heading = _heading(column, target and f"loss {target:g}", usual)
+        cell: Cell = partial(column.cell, usual=usual, digits=digits)
+        if any(row.get("interval90", {}).get(quantity) for row in rows):
+            heading = heading.partition("\n(")[0] + f"\n({USUAL})"
+        elif key == compared:
+            heading = what.replace(" at ", " at\n") or heading
+            heading += f"\n({USUAL})" * any("(" in text for text in texts.values())
+            cell = partial(_compared, texts, cell)
+        columns[heading] = cell
+    if any((row.get("staleness") or {}).get("max") for row in rows):
+        columns["stale\nmean/max"] = _staleness
+    kinds = times(rows)
+    if len(kinds) <= FEW:
+        columns[_spent(kinds)] = lambda row: shares(row["breakdown"].get(kind) for kind in kinds)
+    return columns
+
+
+def named(row: Row) -> str:
+    """Return the name of a row: `shown`, if it has that, or its label."""
+    name = row.get("shown") or row["label"]
+    return f"{name} (a bound)" if row.get("bound") else str(name)
+
+
+def _heading(column: ResultColumn, target: object, usual: str) -> str:
+    """Return a column's heading, without the line on intervals if it has none."""
+    return column.heading.format(target=target, kind=usual).removesuffix("\n()")
+
+
+def _compared(texts: Mapping[str, str], cell: Cell, row: Row) -> str:
+    """Return what the verdict compares; where that is nothing, the cell says why."""
+    return texts.get(row["label"]) or cell(row)
+
+
+def _staleness(row: Row) -> str:
+    counted = row.get("staleness")
+    if not counted or not counted["max"]:
+        return "0" if counted else "-"
+    return f"{number(counted['mean'])}/{counted['max']:g}"
+
+
+def times(rows: Sequence[Row]) -> list[str]:
+    """Return the kinds of time that workers spend."""
+    return [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
+
+
+def _spent(kinds: Sequence[str]) -> str:
+    """Return the heading of shares of time, with two kinds per line."""
+    pairs = ("/".join(kinds[place : place + 2]) for place in range(0, len(kinds), 2))
+    return "/\n".join(pairs) + " %"
+
+
+def shares(parts: Iterable[float | None]) -> str:
+    """Format shares in per cent: "64/-/36"."""
+    return "/".join("-" if part is None else f"{100 * part:z.0f}" for part in parts)
+
+
+def of_search(rows: Sequence[Row], tune: Row) -> Columns:
+    """Return the columns of a search's configurations.
+
+    `tune`: the keys objective, measure, unit and verdict of its document.
+    """
+    usual = wording.usual(stated(row, "value") for row in rows)
+    digits = loss_digits(row["value"] for row in rows)
+    name, says, unit, verdict = (tune[key] for key in ("objective", "measure", "unit", "verdict"))
+
+    def show(value: float | None) -> str:
+        of_loss = name.startswith("loss-")
+        return format_loss(value, digits) if of_loss else with_unit(value, unit)
+
+    def value(row: Row) -> str:
+        if row["reached"] == row["seeds"]:
+            ends = wording.qualified(stated(row, "value"), unit, usual)
+            return show(row["value"]) + f" ({ends})" * (ends != "-")
+        if row["diverged"]:
+            return f"{row['diverged']} of {row['seeds']} seeds diverged"
+        if row["stopped"] == "cut":
+            missed = "beyond the cap" if name in PACES else "not reached"
+            return f"above {show(row['at_least'])}" if row["at_least"] else missed
+        return f"{row['reached']} of {row['seeds']} seeds reached it"
+
+    def configuration(row: Row) -> str:
+        word = mark(verdict["pick"], verdict["candidates"], row)
+        return f"{row['label']} ({word})" if word else str(row["label"])
+
+    columns: Columns = {"configuration": configuration}
+    columns[f"{says}\n({usual})" if usual else says] = value
+    if base := next((row["to_reference"] for row in rows if row["to_reference"]), None):
+        columns[f"loss above {base['label']}\n({USUAL})"] = wording.above_reference
+    if judged := wording.judged(rows):
+        words, of, estimate = judged
+        columns[f"{words}\n({USUAL})"] = lambda row: wording.cell(estimate(row), of)
+    if any(row["basis"] for row in rows):  # too few columns are left for both
+        columns["basis"] = lambda row: row["basis"] or "-"
+    else:
+        columns["seeds"] = lambda row: f"{row['seeds']:g}"
+    return columns
+
+
+def of_sweep(
+    rows: Sequence[Row], vary: Mapping[str, Sequence[Any]], bounds: Sequence[str], target: object
+) -> Columns:
+    """Return the columns of a sweep: varied keys first, then results.
+
+    `vary`: the values of each key; `bounds`: algorithms that are never picked.
+    """
+    columns, ranked, keys = varied(rows, vary), ranked_by(rows), _sweep_keys(rows)
+    columns["algorithm"] = _algorithm(rows, bounds)
+    digits = loss_digits(row["final_loss"] for row in rows)
+    for column in RESULT_COLUMNS:
+        if SWEEP not in column.shown_in or column.key not in keys:
+            continue
+        heading, cell = column.heading, partial(_value_of, column)
+        if column.key == "time_to_target_s":
+            constant = target is not None and "run.target_loss" not in vary
+            reached = (row for row in rows if row[column.key] is not None)
+            usual = wording.usual(estimate_of(row, column.key) for row in reached)
+            heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
+            cell = partial(_to_target, usual)
+        elif column.key == "final_loss":
+            cell = partial(_final_loss, digits)
+        if column is ranked and any(_ends_of(row, column.key) for row in rows):
+            cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
+        columns[heading] = cell
+    kinds = [kind for kind in TIMES if f"{kind}_share" in rows[0]]
+    if "gradients_per_hour" not in keys:
+        columns[_spent(kinds)] = lambda row: shares(row[f"{kind}_share"] for kind in kinds)
+    return columns
+
+
+def varied(rows: Sequence[Row], vary: Mapping[str, Sequence[Any]]) -> Columns:
+    """Return the columns of varied keys; a parameter belongs to its program alone."""
+    keys = [key for key, values in vary.items() if len(values) > 1] or [*vary]
+    programs = {row["program"] for row in rows}
+    return {_short(key, keys): _varied(key, programs) for key in keys}
+
+
+def _short(key: str, keys: Iterable[str]) -> str:
+    """Return the last part of a key that no other key ends with."""
+    parts = key.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+    return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
+
+
+def _varied(key: str, programs: Collection[str]) -> Cell:
+    """Return the cells of a varied key; "-" for programs without the key."""
+    table, name, *_ = [*key.split("."), ""]
+    of_one = table == "algorithm" and name in programs
+
+    def cell(row: Row) -> str:
+        value = row[key]
+        if of_one and row["program"] != name:
+            return "-"
+        whole = isinstance(value, float) and value.is_integer()  # as read from a table
+        return toml(int(value) if whole else value)
+
+    return cell
+
+
+def toml(value: Any) -> str:
+    """Format a value like a scenario; texts become bare words."""
+    if isinstance(value, Mapping):
+        return messages.toml({**value})
+    if value is None or isinstance(value, str):
+        return value or "none"
+    return messages.toml([*value] if isinstance(value, tuple) else value)
+
+
+def _sweep_keys(rows: Sequence[Row]) -> set[str]:
+    """Return the keys of a sweep's columns, as many as there is room for."""
+    keys = {key for row in rows for key, value in row.items() if value is not None}
+    keys |= {"seconds_per_step"}
+    keys |= {"time_to_target_s"} if "reached" in keys else set()
+    keys |= {"final_loss"} if any(row["diverged"] for row in rows) else set()
+    return keys - ({"seconds_per_step", "rounds"} if "gradients_per_hour" in keys else set())
+
+
+def _algorithm(rows: Sequence[Row], bounds: Sequence[str]) -> Cell:
+    """Return the name of a row's algorithm: its program, if all programs differ."""
+    pairs = {(row["label"], row["program"]) for row in rows}
+    key = "program" if len({program for _, program in pairs}) == len(pairs) else "label"
+    return lambda row: named({"label": row[key], "bound": row["label"] in bounds})
+
+
+def _value_of(column: ResultColumn, row: Row) -> str:
+    there = row.get(column.key) is not None
+    return column.show(estimate_of(row, column.key).value if there else None)
+
+
+def _with_ends(cell: Cell, key: str, row: Row) -> str:
+    ends = _ends_of(row, key)
+    return f"{cell(row)} ({ends})" if ends else cell(row)
+
+
+def _ends_of(row: Row, key: str) -> str:
+    """Return the interval of a loss or a step time if it is wide enough to show."""
+    untold = row[key] is None or key == "time_to_target_s"  # its cell shows it
+    if untold or (estimate := estimate_of(row, key)).narrow:
+        return ""
+    low, high = estimate.span
+    if key == "final_loss":
+        return f"{loss_in_table(low)}–{loss_in_table(high)}"
+    return wording.within(estimate.value, [low, high])
+
+
+def _final_loss(digits: int, row: Row) -> str:
+    """Return a final loss, or how many seeds diverged."""
+    if lost := row["diverged"]:
+        return "diverged" if lost == row["seeds"] else f"{lost:g} of {row['seeds']:g} diverged"
+    return loss_in_table(row["final_loss"], digits)
+
+
+def _to_target(usual: str, row: Row) -> str:
+    """Return the time to the target, or with how many seeds it was reached."""
+    reached, seeds = row["reached"], row["seeds"]
+    if reached is None:
+        return "-"
+    if reached < seeds:
+        return f"{reached:g} of {seeds:g} seeds" if reached else "not reached"
+    return wording.cell(estimate_of(row, "time_to_target_s"), "s", usual)
