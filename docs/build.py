@@ -132,10 +132,9 @@ def simulated(name: str, page: str) -> str:
     result = paceline.simulate(f"programs/{name}", out=directory)
     for source, file in figures(page, name).items():
         (PAGES / file).write_bytes((directory / source).read_bytes())
-    summary = terminal.summary(result)
-    header = [" ".join(str(column.header).split()).replace("/ ", "/") for column in summary.columns]
-    cells = ([str(cell).replace("\n", " ") for cell in column.cells] for column in summary.columns)
-    return table(header, zip(*cells, strict=True))
+    rows, columns = terminal.results(result)
+    header = [" ".join(heading.split()).replace("/ ", "/") for heading in columns]
+    return table(header, ([cell(row) for cell in columns.values()] for row in rows))
 
 
 def table(header: Sequence[str], rows: Rows) -> str:

@@ -241,7 +241,7 @@ def _sweep(
         result = sweep(loaded, points=chosen(vary or (), pair), **how)
     if result.resumed:
         _note(f"{result.resumed} runs were finished before")
-    rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS
+    rest = len(terminal.distinct(result)) - terminal.SWEEP_ROWS
     lines = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
     lines.append(f"{FILES}{how['out']}")
     parts = [result.verdict.sentence, terminal.sweep(result), *lines]

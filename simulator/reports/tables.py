@@ -134,7 +134,7 @@ def of_search(rows: Sequence[Row], tune: Row) -> Columns:
             return show(row["value"]) + f" ({ends})" * (ends != "-")
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
-        if row["stopped"] == "cut":
+        if row["stopped"] == "cut" or not row["reached"]:
             missed = "beyond the cap" if name in PACES else "not reached"
             return f"above {show(row['at_least'])}" if row["at_least"] else missed
         return f"{row['reached']} of {row['seeds']} seeds reached it"

@@ -44,12 +44,17 @@ def headed(first: str, *columns: str) -> Table:
     return table
 
 
-def summary(result: "Result") -> Table:
-    """Tabulate a result, one line per algorithm; the pick is bold."""
-    rows = [row | {"seeds": len(result.seeds)} for row in result.algorithms]
+def results(result: "Result") -> tuple[list[Row], Columns]:
+    """Return a row for each algorithm, and the columns of the table of results."""
+    rows: list[Row] = [row | {"seeds": len(result.seeds)} for row in result.algorithms]
     left_out = tables.OF_CLIENTS if _sampled(rows) else ()
     question, target = in_question(result.verdict.json()), result.scenario.run.target_loss
-    columns = tables.of_runs(rows, target, question, left_out)
+    return rows, tables.of_runs(rows, target, question, left_out)
+
+
+def summary(result: "Result") -> Table:
+    """Tabulate a result, one line per algorithm; the pick is bold."""
+    rows, columns = results(result)
     return _table(rows, _beneath(columns), strong=result.pick["label"])
 
 

@@ -82,9 +82,9 @@
     const most = Math.max(...rows.map((row) => row.split("<br>").length));
     made.height = Math.max(made.height, 130 + (15 * most + 4) * names.length);
   }
-  // Ticks at 0.1, 0.2, 0.5, 1; of many decades only at powers of ten
+  // Ticks at 0.1, 0.2, 0.5, 1; on a phone 0.1, 0.3, 1; of many decades only at powers of ten
   function ticks([low, high], name) {
-    const digits = high - low > (narrow() && name === "xaxis" ? 1.5 : 4) ? [1] : [1, 2, 5];
+    const digits = high - low > 4 ? [1] : narrow() && name === "xaxis" && high - low > 1.5 ? [1, 3] : [1, 2, 5];
     const values = [];
     for (let power = Math.floor(low); power <= high; power += 1) values.push(...digits.map((digit) => digit * 10 ** power));
     const shown = values.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);

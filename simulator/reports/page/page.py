@@ -17,7 +17,7 @@ from ...results import store
 from ...results.figures import interactive
 from ...results.figures.curves import LOSS_NAMES, bands, error_panel
 from . import changes, reading, studies
-from .parts import CHANGES, PageFigure, PageSection, PageTable
+from .parts import PageFigure, PageSection, PageTable
 from .reading import FoundRun
 from .runs import Series, details, results, series
 
@@ -102,17 +102,13 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
         parts.append(studies.sweep(run.sweep, run.target, place) if run.sweep else None)
         parts.append(changes.section(run, place))
         if len(every) > 1:
-            parts = [one and _of_several(run.name, one) for one in parts]
+            parts = [one and replace(one, heading=f"{run.name}: {one.heading}") for one in parts]
         result += parts
     result.append(_differences(every))
     result += [*details(drawn)] if drawn else []
-    return [section for section in result if section is not None]
-
-
-def _of_several(name: str, section: PageSection) -> PageSection:
-    """Name the RUN of a section; fold what would change its answer."""
-    folded = section.folded or CHANGES in section.heading
-    return replace(section, heading=f"{name}: {section.heading}", folded=folded)
+    first, *others = (section for section in result if section is not None)
+    # Two screens hold the answers of several RUNs and one section.
+    return [first, *(replace(one, folded=True) if len(every) > 1 else one for one in others)]
 
 
 def _differences(every: Sequence[FoundRun]) -> PageSection | None:
