@@ -46,11 +46,6 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
         *((f"algorithm.{algorithm.label}",
            "different periods of workers are only simulated; write tau as a number of steps",
            paced(algorithm.parameters)) for algorithm in scenario.algorithm),
-        *((f"algorithm.{algorithm.label}.codec",
-           "real means would send whole numbers, not rounded ones; write fp16, qsgd, or "
-           'validation.network = "emulated"',
-           links != "emulated" and getattr(algorithm.parameters.get("codec"), "sent_whole", False))
-          for algorithm in scenario.algorithm),
         ("cluster.compute",
          f"steps of {step * 1e3:.3g} ms cannot be held; write {SHORTEST * 1e3:g} ms or more, or "
          'validation.compute = "real" for real durations',

@@ -112,12 +112,6 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     }, file="plan")  # fmt: skip
     assert program is not None
     settings = scenario.algorithm[0].parameters
-    codec: Any = settings.get("codec")
-    if getattr(codec, "sent_whole", False):
-        raise InputError(
-            f"plan: codec {codec.kind} is only simulated: a session would send whole vectors; "
-            "choose fp16 or qsgd"
-        )
     return Plan(program, settings, table)
 
 

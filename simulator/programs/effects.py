@@ -46,6 +46,7 @@ class Encoded:
     `data`: arrays that an average sums. `places`: indices of their entries in the vector, None
     for all. `share`: the vector's share of the whole model. `bytes`: size on the network. `most`:
     largest number of entries in any worker's message, None if unknown. `bits`: bits of an integer.
+    `grid`: codec whose numbers the data are, to be sent in its bits; "": any numbers.
     """
 
     data: tuple[Vector, ...]
@@ -54,6 +55,7 @@ class Encoded:
     bytes: float
     most: int | None = None
     bits: int = 8
+    grid: str = ""
 
 
 class Phase(NamedTuple):

@@ -283,11 +283,6 @@ def test_every_program_is_attached_or_says_why_not():
     assert {*catalogue()} - refused == {label.split()[0] for label in ALL} - {"ssgd-bucketed"}
 
 
-def test_a_codec_that_would_be_sent_whole_is_refused():
-    with pytest.raises(InputError, match="int8 is only simulated"):
-        plans.read("ssgd", {"codec": "int8"}, 2, 1000)
-
-
 def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
     page = (Path(__file__).parents[2] / "docs/how-to/deploy.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[^|]*) \| (any|SGD|refused)", page, re.M)

@@ -646,7 +646,9 @@ def test_rounded_numbers_are_those_of_torch():
     for kind, largest in (("fp8", 448), ("int8", 127), ("int4", 7)):
         codec = read(kind)
         for rows in (slice(0, 512), slice(512, None)):
-            scale = abs(vector[:, rows]).max(axis=-1, keepdims=True) / largest
+            scale = codec.scales(vector[:, rows])
+            least = abs(vector[:, rows]).max(axis=-1, keepdims=True) / largest
+            assert ((least <= scale) & (scale <= least * (1 + 2**-15))).all()
             scaled = vector[:, rows] / scale
             if kind == "fp8":
                 whole = torch.tensor(scaled).to(torch.float8_e4m3fn).double().numpy()

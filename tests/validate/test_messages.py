@@ -90,6 +90,30 @@ def test_levels_travel_in_their_bits(bits, rows, columns, seed):
 
 
 @given(
+    st.sampled_from([*packing.GRIDS]),
+    st.integers(1, 1100),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 99),
+)
+def test_rounded_numbers_travel_exactly_in_their_bits(kind, entries, dtype, seed):
+    """Also after a mean of three; its parts are whole blocks."""
+    torch.manual_seed(seed)
+    codec, grid = packing.GRIDS[kind][0], packing.Grid(kind, dtype)
+    vectors = torch.randn(3, entries, dtype=dtype) * torch.logspace(-20, 9, entries, dtype=dtype)
+    vectors = codec.rounded(vectors)
+    bodies = torch.stack([grid.encode(vector) for vector in vectors])
+    assert bodies.shape[1] == grid.block * -(-entries // 512)
+    assert bodies.shape[1] <= codec.size(entries, dtype.itemsize, 0, None) + grid.block
+    for vector, body in zip(vectors, bodies, strict=True):
+        assert torch.equal(grid.decode(body)[:entries], vector)
+    mean = codec.rounded(sum(vectors[1:], vectors[0]) / 3)
+    parts = bodies.reshape(3, -1, grid.block)
+    body = torch.cat([grid.mean(part) for part in parts.unbind(1)])
+    assert torch.equal(grid.decode(body)[:entries], mean)
+    assert torch.equal(codec.rounded(mean), mean)
+
+
+@given(
     st.sampled_from([DGC(ratio=0.01), DGC(ratio=0.2, warmup=3), TopK(ratio=0.1), QSGD()]),
     st.integers(1, 20000),
     st.sampled_from([0.0, 1.0, np.nan]),

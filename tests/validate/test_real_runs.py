@@ -23,6 +23,8 @@ CODECS = [
     {"name": "ssgd", "codec": codec}
     for codec in (
         "fp16",
+        "int8",
+        "bf16",
         "qsgd",
         "dgc",
         {"kind": "random-k", "ratio": 0.2},

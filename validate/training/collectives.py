@@ -35,6 +35,7 @@ BENEATH = (
     "paceline.simulator.programs.effects",
     "paceline.simulator.programs.codecs.",
 )  # packages whose frames lie between a program and this file
+ROUNDED = torch.uint8  # dtype of rounded vectors, the only integers in a mean
 HASH = 0xFFFFFF  # bits of a hash that float32 holds exactly
 
 
@@ -206,6 +207,9 @@ class Collectives:
             assert handle.first is not None
             dtypes = _dtypes(handle.first.packed)
         for index, dtype in enumerate(dtypes):
+            if dtype == ROUNDED:
+                handle.pending.append(self._start_rounded(packed))
+                continue
 
             def buffer(index: int = index, dtype: torch.dtype = dtype) -> Tensor:
                 if index == 0 and after is not None:
@@ -213,6 +217,14 @@ class Collectives:
                 return self._buffer(handle, dtype, first=index == 0)
 
             handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
+
+    def _start_rounded(self, packed: Packed) -> Pending:
+        """Start the mean of a payload's rounded vectors, padded to equal parts of whole blocks."""
+        grid = packed.grid
+        assert grid is not None
+        body = torch.cat(packed.tensors)
+        padding = body.new_zeros(-len(body) % (grid.block * self._ranks))
+        return self._transport.mean_of_parts(lambda: torch.cat([body, padding]), grid.mean)
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
@@ -255,8 +267,10 @@ class Collectives:
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
+        if ROUNDED in totals:
+            totals[ROUNDED] = totals[ROUNDED].reshape(-1)
         for dtype, total in totals.items():
-            if self.scale(dtype) == 1.0 and m > 1:
+            if dtype != ROUNDED and self.scale(dtype) == 1.0 and m > 1:
                 # all at once, because a payload may have hundreds of tensors
                 total[offsets[dtype] :].div_(m)
         handle.pending = []

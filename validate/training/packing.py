@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.engines import payloads
+from paceline.simulator.programs.codecs.dense import BF16, BLOCK, FP8, Int4, Int8, Rounded, in_rows
 from paceline.simulator.programs.effects import Encoded, Latest, Payload
 
 from ..host.device import fetch, host, put
@@ -31,13 +32,20 @@ PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
 BYTE = 8  # bits
 EXACT = (torch.float32, torch.float64)  # dtypes that hold the parts
 PLACES = torch.int32  # dtype of places in messages, whose bytes codecs count so
+NIBBLE = 4  # bits
+GRIDS: dict[str, tuple[Rounded, torch.dtype]] = {
+    "bf16": (BF16(), torch.bfloat16),
+    "fp8": (FP8(), torch.float8_e4m3fn),
+    "int8": (Int8(), torch.int8),
+    "int4": (Int4(), torch.int8),
+}  # codecs by `Encoded.grid`, and a dtype that holds their numbers
 
 
 class Slot(NamedTuple):
     """The place of a tensor or number in a skeleton, by its kind.
 
     `bits`, `shape`, `width`: of a tensor of integers of `width` bytes, of which only the low bits
-    of each entry are sent.
+    of each entry are sent. `rounded`: of a vector that is sent in the bits of its grid.
     """
 
     kind: str
@@ -45,6 +53,51 @@ class Slot(NamedTuple):
     bits: int = BYTE
     shape: tuple[int, ...] = ()
     width: int = 1
+    rounded: "Grid | None" = None
+
+
+class Grid(NamedTuple):
+    """Blocks of a vector as bytes: a scale, unless all entries are bf16, and the numbers."""
+
+    kind: str
+    dtype: torch.dtype
+
+    @property
+    def block(self) -> int:
+        """Return the bytes of a block."""
+        codec, _ = GRIDS[self.kind]
+        return codec.bits * BLOCK // BYTE + (0 if codec.largest is None else self.dtype.itemsize)
+
+    def encode(self, vector: Tensor) -> Tensor:
+        """Return the bytes of a rounded vector, with the last block padded by zeros."""
+        codec, narrow = GRIDS[self.kind]
+        numbers, scales = in_rows(vector, BLOCK), []
+        if codec.largest is not None:
+            scale = codec.scales(numbers)
+            numbers, scales = numbers / scale, [scale.view(torch.uint8)]
+        codes = numbers.to(narrow).view(torch.uint8)
+        if codec.bits == NIBBLE:
+            codes = codes[:, ::2] << NIBBLE | codes[:, 1::2] & (1 << NIBBLE) - 1
+        return torch.cat([*scales, codes], dim=1).reshape(-1)
+
+    def decode(self, body: Tensor) -> Tensor:
+        """Return the vector of whole blocks."""
+        codec, narrow = GRIDS[self.kind]
+        codes = body.reshape(-1, self.block)
+        width = self.block - codec.bits * BLOCK // BYTE
+        scale, codes = codes[:, :width].contiguous(), codes[:, width:].contiguous()
+        if codec.bits == NIBBLE:
+            signed = codes.view(torch.int8)
+            codes = torch.stack([signed >> NIBBLE, signed << NIBBLE >> NIBBLE], dim=2).flatten(1)
+        numbers = codes.view(narrow).to(self.dtype)
+        return (numbers * scale.view(self.dtype) if width else numbers).reshape(-1)
+
+    def mean(self, bodies: Tensor) -> Tensor:
+        """Return the bytes of the rounded mean of vectors, a row of bytes each."""
+        first, *others = map(self.decode, bodies)
+        for other in others:  # in rank order, as in every engine
+            first = first + other
+        return self.encode(GRIDS[self.kind][0].rounded(first / len(bodies)))
 
 
 class Packed(NamedTuple):
@@ -54,6 +107,13 @@ class Packed(NamedTuple):
     tensors: list[Tensor]
     places: list[Tensor]
     numbers: list[float]
+
+    @property
+    def grid(self) -> Grid | None:
+        """Return the grid on which a mean's vectors are rounded; all are, or none."""
+        parts = self.skeleton if type(self.skeleton) is tuple else (self.skeleton,)
+        first = next((part for part in parts if isinstance(part, Encoded)), None)
+        return first.data[0].rounded if first is not None else None
 
 
 # the skeleton; the numbers of tensors without places, and of numbers; each tensor's dtype and axes
@@ -71,7 +131,7 @@ def _strip(payload: Payload, packed: Packed) -> Any:
         packed.tensors.append(payload)
         return Slot("tensor", len(packed.tensors) - 1)
     if isinstance(payload, Encoded):
-        data = tuple(_strip_entry(part, payload.bits, packed) for part in payload.data)
+        data = tuple(_strip_entry(part, payload, packed) for part in payload.data)
         size = _strip(payload.bytes, packed)
         places = payload.places
         if places is not None:
@@ -85,8 +145,12 @@ def _strip(payload: Payload, packed: Packed) -> Any:
     return Slot("latest" if latest else "number", len(packed.numbers) - 1)
 
 
-def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
-    width = entry.element_size()
+def _strip_entry(entry: Tensor, message: Encoded, packed: Packed) -> Any:
+    width, bits = entry.element_size(), message.bits
+    if message.grid:
+        grid = Grid(message.grid, entry.dtype)
+        packed.tensors.append(grid.encode(entry))
+        return Slot("rounded", len(packed.tensors) - 1, shape=tuple(entry.shape), rounded=grid)
     if entry.is_floating_point() or bits == BYTE * width:
         return _strip(entry, packed)
     codes = host(entry).numpy().astype(f">i{width}").view(np.uint8).reshape(-1, width)
@@ -97,6 +161,8 @@ def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
 
 def _widen(levels: Slot, squeezed: Tensor) -> Tensor:
     """Undo `_strip_entry`; the highest bit is the sign."""
+    if levels.rounded is not None:
+        return levels.rounded.decode(squeezed)[: levels.shape[0]]
     entries, width = prod(levels.shape), levels.width
     low = np.unpackbits(host(squeezed).numpy(), count=entries * levels.bits)
     high = np.zeros((entries, BYTE * width), np.uint8)

@@ -103,6 +103,20 @@ class DeviceGroup:
 
         return self._start(buffer, after, begin, torch.stack)
 
+    def mean_of_parts(self, buffer: Make, mean: Callable[[Tensor], Tensor]) -> Pending:
+        """Start a reduce-scatter and an all-gather of `buffer()`, in as many parts as ranks.
+
+        Each rank turns all ranks' buffers of one part into their `mean`: shape (ranks, length of a
+        part) to (length of a part,).
+        """
+
+        def begin(mine: Tensor, buffers: list[Tensor]) -> Works:
+            buffers[:] = [torch.empty_like(mine)]
+            return [self._group.alltoall_base(buffers[0], mine, [], [])]
+
+        spread = self._start(buffer, None, begin)
+        return self.gather(lambda: mean(spread.wait().reshape(self._size, -1)), lambda: None)
+
     def _start(
         self,
         buffer: Make,

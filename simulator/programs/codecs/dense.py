@@ -13,6 +13,8 @@ from .message_codec import Data, MessageChannel, MessageCodec, State
 
 BITS = 8  # of a byte
 BLOCK = 512  # entries that share a scale
+SCALE_BITS = 16  # of a scale; with the 8 of a number they fit a float32
+TINY = 1e-35  # scales below become 1, so that such entries round to zero
 
 
 @piece
@@ -41,7 +43,9 @@ class Rounded(MessageCodec):
 
     Each worker sums one part of the vector without rounding, and rounds the mean before the
     all-gather, as in PyTorch's and DeepSpeed's quantised collectives. Entries of a block share a
-    scale that makes the largest exact. `feedback` adds rounding errors to the next vector.
+    scale, the least with 16 significant bits that fits the largest entry: a rounded vector then
+    rounds to itself, so real messages hold it exactly. `feedback` adds rounding errors to the next
+    vector.
 
     `largest`: number of the grid, None without scales; `mantissa`: bits after the leading bit,
     down to the exponent `least`; None: whole numbers.
@@ -50,7 +54,7 @@ class Rounded(MessageCodec):
     feedback: Annotated[bool, Field(strict=True, description="resend rounding errors")] = True
     rowwise: ClassVar[bool] = True
     feeds_back: ClassVar[bool] = True
-    sent_whole: ClassVar[bool] = True
+    on_grid: ClassVar[bool] = True
     bits: ClassVar[int] = 8
     largest: ClassVar[float | None] = None
     mantissa: ClassVar[int | None] = None
@@ -70,14 +74,21 @@ class Rounded(MessageCodec):
         rounded = self.rounded(total)
         return (rounded,), None, total - rounded if self.feedback else state
 
+    def scales(self, blocks: Vector) -> Vector:
+        """Return a scale for each row of `blocks`; shape (..., rows, 1)."""
+        xp = array_namespace(blocks)
+        scale = xp.max(abs(blocks), axis=-1, keepdims=True) / self.largest
+        scale = xp.where(scale < TINY, xp.ones_like(scale), scale)
+        step = 2.0 ** (xp.floor(xp.log2(scale)) - SCALE_BITS + 1)
+        return xp.ceil(scale / step) * step
+
     def rounded(self, vector: Vector) -> Vector:
         """Round all entries to the nearest number on the grid of their block."""
         xp = array_namespace(vector)
         if self.largest is None:
             return self._nearest(vector)
         blocks = in_rows(vector, min(BLOCK, vector.shape[-1]))
-        scale = xp.max(abs(blocks), axis=-1, keepdims=True) / self.largest
-        scale = xp.where(scale == 0, xp.ones_like(scale), scale)
+        scale = self.scales(blocks)
         whole = self._nearest(blocks / scale) * scale
         return xp.reshape(whole, (*vector.shape[:-1], -1))[..., : vector.shape[-1]]
 

@@ -19,13 +19,13 @@ class MessageCodec(Codec):
     """Base of codecs that encode a vector as one message; only the state changes.
 
     `gathers`: messages cannot be summed in transit, so an average is an all-gather of them.
-    `sent_whole`: real averages send its arrays unpacked, which takes more bytes than `size`.
+    `on_grid`: real messages contain its rounded numbers in fewer bits, by `Encoded.grid`.
     Messages are numbered 0, 1, ... per slot, the vector's position in the payload. A node outside
     the round sends nothing, and its state does not change.
     """
 
     gathers: ClassVar[bool] = False
-    sent_whole: ClassVar[bool] = False
+    on_grid: ClassVar[bool] = False
 
     def open(self, me: Node) -> Channel:
         """Open a channel of one node."""
@@ -129,7 +129,8 @@ class MessageChannel(Channel):
             layout = codec.layout(entries, number)
         size = codec.size(share * me.parameters, me.bytes_per_parameter, number, sent_share)
         size = size if codec.bytes is None else codec.bytes * share
-        return Encoded(data, places, share, size, *layout)
+        grid = getattr(codec, "kind", "") if codec.on_grid else ""
+        return Encoded(data, places, share, size, *layout, grid)
 
     def _unpack(self, value: Payload) -> Payload:
         if isinstance(value, tuple):
