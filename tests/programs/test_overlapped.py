@@ -359,6 +359,13 @@ def test_workers_of_different_speeds_stay_in_step():
     assert simulate(made, 1).duration == pytest.approx(400 / together, rel=0.01)
 
 
+def test_a_worker_without_compute_time_ends_its_run():
+    """It makes all pooled steps at time 0, and then asks no more."""
+    cluster = {"allow_zero": True, "group": [{"name": "at once", "workers": 1, "compute": "0 s"}]}
+    made = world({"name": "hpsgd"}, cluster=cluster, network=SLOW, objective=TIME_ONLY)
+    assert simulate(made).duration == 0
+
+
 # Outer steps: DiLoCo and its kin, slow momentum, elastic averaging
 
 

@@ -623,7 +623,9 @@ class VirtualNode(EngineNode):
 
     @types.coroutine
     def catch_up(self) -> Generator[None, None, None]:
-        """Wait until no other node is behind this one's clock."""
+        """Wait until no other node is behind this one's clock; for ever once the run is over."""
+        if self.stopped:
+            yield
         if self.now > self._run.agenda.env.now:
             self._run.release_at(self.now, [self])
             yield
@@ -632,7 +634,7 @@ class VirtualNode(EngineNode):
 
     async def arrived(self, handle: Handle) -> bool:
         """Return whether `handle` is done by this node's clock, once no node is behind."""
-        if handle.done is None:
+        if handle.done is None or self.stopped:
             await self.catch_up()
         return handle.done is not None and handle.reaches(self.rank) <= self.now * (
             1 + TIME_TOLERANCE
