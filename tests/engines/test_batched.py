@@ -21,7 +21,6 @@ from paceline.simulator.engines.batched.node import BatchedNode
 from paceline.simulator.engines.collective import TIME_TOLERANCE
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
@@ -31,7 +30,16 @@ from paceline.simulator.scenario.tables import Quadratic
 from tests.helpers.cases import beside, looped
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import cases, varied
-from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
+from tests.helpers.worlds import (
+    DIGITS,
+    EXPONENTIAL,
+    QUADRATIC,
+    RING,
+    TIME_ONLY,
+    on_batched,
+    on_virtual,
+    scenario,
+)
 
 SEEDS = [0, 3, 4]
 GROUPS = [{"name": "slow", "workers": 3, "compute": {"dist": "exponential", "mean": "4 s"}}]
@@ -146,9 +154,9 @@ def test_it_equals_the_reference(case, world):
         if taken(case, objective):
             made = scenario(case, objective=objective, **world)
             (algorithm,) = made.algorithm
-            for run in batched.run(algorithm, made, SEEDS, spans=10_000):
+            for run in on_batched(algorithm, made, SEEDS, spans=10_000):
                 spans = 10_000 if run.seed == SEEDS[0] else 0
-                alike(run, virtual.run(algorithm, made, run.seed, spans=spans))
+                alike(run, on_virtual(algorithm, made, run.seed, spans=spans))
 
 
 def test_links_are_listed_where_only_empty_payloads_went():
@@ -158,8 +166,8 @@ def test_links_are_listed_where_only_empty_payloads_went():
         cluster={"region": "home", "forward_share": 0.0}, run={"duration": "3.5 s"},
     )  # fmt: skip
     (algorithm,) = world.algorithm
-    (run,) = batched.run(algorithm, world, SEEDS[:1])
-    reference = virtual.run(algorithm, world, SEEDS[0])
+    (run,) = on_batched(algorithm, world, SEEDS[:1])
+    reference = on_virtual(algorithm, world, SEEDS[0])
     assert reference.links == {"home->home": 0.0}
     alike(run, reference)
 
@@ -168,8 +176,8 @@ def test_long_curves_are_thinned_as_the_reference_does():
     case = {"name": "local-sgd", "tau": 2}
     run = {"duration": f"{9 * POINTS} s"}  # so that it is done more than once
     made = scenario(case, workers=2, compute=EXPONENTIAL, steps=None, run=run)
-    for item in batched.run(made.algorithm[0], made, SEEDS):
-        alike(item, virtual.run(made.algorithm[0], made, item.seed))
+    for item in on_batched(made.algorithm[0], made, SEEDS):
+        alike(item, on_virtual(made.algorithm[0], made, item.seed))
 
 
 @looped("case", [case for case in WITH_VALUES if "codec" not in case or case["name"] != "fedavg"])
@@ -180,8 +188,8 @@ def test_on_real_data(case, partition):
         steps=STEPS, run={"evaluate_every": 10},
     )  # fmt: skip
     (algorithm,) = world.algorithm
-    for run in batched.run(algorithm, world, SEEDS):
-        alike(run, virtual.run(algorithm, world, run.seed))
+    for run in on_batched(algorithm, world, SEEDS):
+        alike(run, on_virtual(algorithm, world, run.seed))
 
 
 @looped("case", WITH_VALUES)
@@ -197,10 +205,10 @@ def test_every_parameter_is_the_same(case):
         return program.worker(Watcher(me, marks), **parameters)
 
     world = world.with_programs({case["name"]: replace(program, worker=watched)})
-    batched.run(algorithm, world, [5])
+    on_batched(algorithm, world, [5])
     (together,) = marks.values()
     marks.clear()
-    virtual.run(algorithm, world, 5)
+    on_virtual(algorithm, world, 5)
     for rank, alone in enumerate(marks.values()):
         assert len(alone) == len(together) == STEPS
         for mine, everyone in zip(alone, together, strict=True):
@@ -234,12 +242,12 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
         network=RING, run=run,
     )  # fmt: skip
     for algorithm in world.algorithm:
-        together = batched.run(algorithm, world, [1, 2, 3], spans=100)
+        together = on_batched(algorithm, world, [1, 2, 3], spans=100)
         together[0].spans = None
         together[0].spans_truncated = False
         monkeypatch.setattr("paceline.simulator.engines.batched.clocks.SEGMENTS", 1)
         monkeypatch.setattr("paceline.simulator.engines.batched.clocks.STEPS", (13, 13))
-        alone = [batched.run(algorithm, world, [seed])[0] for seed in (1, 2, 3)]
+        alone = [on_batched(algorithm, world, [seed])[0] for seed in (1, 2, 3)]
         for ours, theirs in zip(together, alone, strict=True):
             np.testing.assert_equal(asdict(ours), asdict(theirs))
 
@@ -252,7 +260,7 @@ def test_memory_does_not_grow_with_steps():
             {"name": "local-sgd", "tau": 10}, workers=16, steps=steps, compute=EXPONENTIAL
         )
         tracemalloc.start()
-        batched.run(world.algorithm[0], world, [0, 1])
+        on_batched(world.algorithm[0], world, [0, 1])
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return size
@@ -275,7 +283,7 @@ def test_sums_drawn_at_once_have_the_same_law():
                 cluster={"extra": EXPONENTIAL, "extra_share": 0.4, "group": GROUPS},
                 run={"sampling": sampling, "evaluate_every": 5},
             )  # fmt: skip
-            (run,) = batched.run(world.algorithm[0], world, [0])
+            (run,) = on_batched(world.algorithm[0], world, [0])
             rounds[sampling] = np.diff(run.curve["time"])
             assert ("sums" in " ".join(run.notes)) == (sampling == "aggregate")
         assert stats.ks_2samp(rounds["keyed"], rounds["aggregate"]).pvalue > 1e-3
@@ -287,8 +295,8 @@ def test_sums_of_unknown_law_are_drawn_one_by_one():
         compute={"dist": "weibull", "scale": "1 s", "shape": 0.7},
         run={"sampling": "aggregate"},
     )
-    (run,) = batched.run(world.algorithm[0], world, [0])
-    reference = virtual.run(world.algorithm[0], world, 0)
+    (run,) = on_batched(world.algorithm[0], world, [0])
+    reference = on_virtual(world.algorithm[0], world, 0)
     np.testing.assert_allclose(run.curve["time"], reference.curve["time"], rtol=1e-12)
     assert "no closed form" in run.notes[0]
 
@@ -348,9 +356,9 @@ def test_programs_of_the_user(program, run):
         run=run, programs=programs,
     )  # fmt: skip
     (algorithm,) = world.algorithm
-    for item in batched.run(algorithm, world, SEEDS, spans=500):
+    for item in on_batched(algorithm, world, SEEDS, spans=500):
         spans = 500 if item.seed == SEEDS[0] else 0
-        alike(item, virtual.run(algorithm, world, item.seed, spans=spans))
+        alike(item, on_virtual(algorithm, world, item.seed, spans=spans))
 
 
 LOOKS = {
@@ -412,7 +420,7 @@ def test_what_it_does_not_take_it_hands_over(monkeypatch):
         assert {run.engine for run in runs} == {"virtual"}
         for run in runs:
             assert run.notes[-1].startswith("run by the virtual engine")
-            expected = asdict(virtual.run(algorithm, world, run.seed))
+            expected = asdict(on_virtual(algorithm, world, run.seed))
             mine = asdict(run) | {"notes": run.notes[:-1], "handed_over": ""}
             np.testing.assert_equal(mine, expected)
         (quiet,) = run_seeds(world, algorithm, SEEDS[:1])
@@ -457,11 +465,11 @@ def test_steps_side_by_side_are_those_one_after_another(more, monkeypatch):
         with monkeypatch.context() as only:
             for effect in ("gradient", "start_backward"):
                 only.setattr(BatchedNode, effect, at_most(calls, getattr(BatchedNode, effect)))
-            ours = batched.run(algorithm, world, SEEDS, spans=spans)
-        alone = batched.run(algorithm, world, SEEDS[1:2])[0]
+            ours = on_batched(algorithm, world, SEEDS, spans=spans)
+        alone = on_batched(algorithm, world, SEEDS[1:2])[0]
         np.testing.assert_equal(asdict(ours[1]), asdict(alone))
         for seed, mine in zip(SEEDS, ours, strict=True):
-            theirs = virtual.run(algorithm, world, seed, spans=0 if seed else spans)
+            theirs = on_virtual(algorithm, world, seed, spans=0 if seed else spans)
             mine.notes = mine.notes[1:]  # of the law of a sum
             assert mine.spans_truncated == theirs.spans_truncated
             if theirs.spans_truncated:  # engines record them in orders of their own
@@ -616,6 +624,6 @@ def test_a_jump_stops_at_the_deadline_and_at_the_longest():
         {"name": "local-sgd", "tau": 10**9}, workers=2, compute=EXPONENTIAL, steps=None,
         objective=WORLD, run=run,
     )  # fmt: skip
-    actual = batched.run(made.algorithm[0], made, [0, 1])[0]
+    actual = on_batched(made.algorithm[0], made, [0, 1])[0]
     assert 200 <= len(actual.curve["step"]) <= 401
     assert 4900 < actual.curve["step"][-1] < 5200

@@ -4,18 +4,19 @@ A `Recorder` stands between a program and its node.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Node
 from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario, World
 
 FREE = {"collective": "star", "latency": "0 s"}
 RING = {"collective": "ring", "latency": "20 ms", "bandwidth": "1 Mbit/s"}
@@ -52,9 +53,21 @@ def scenario(
     return parse(made, file="test", folder=folder, programs=programs)
 
 
+def on_virtual(algorithm: Algorithm, world: Scenario, seed: int, **options: Any) -> Run:
+    """Run one algorithm with one seed on the virtual engine."""
+    return virtual.run_world(World(world, algorithm).under(), seed, **options)
+
+
+def on_batched(
+    algorithm: Algorithm, world: Scenario, seeds: Sequence[int], **options: Any
+) -> list[Run]:
+    """Run one algorithm with all seeds on the batched engine."""
+    return batched.run_world(World(world, algorithm), seeds, **options)
+
+
 def simulate(world: Scenario, index: int = 0, seed: int = 0, **options: Any) -> Run:
     """Run one of a scenario's algorithms on the virtual engine."""
-    return virtual.run(world.algorithm[index], world, seed, **options)
+    return on_virtual(world.algorithm[index], world, seed, **options)
 
 
 @dataclass
@@ -223,5 +236,5 @@ def play(world: Scenario, index: int = 0, seed: int = 0) -> Recording:
         server=program.server and _recorded(program.server, recording),
     )
     watching = world.with_programs({algorithm.name: watched})
-    recording.stall = virtual.run(algorithm, watching, seed).stall
+    recording.stall = on_virtual(algorithm, watching, seed).stall
     return recording

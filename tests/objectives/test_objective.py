@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.objectives.softmax import SoftmaxRegression, load_data
 from tests.helpers.cases import looped
-from tests.helpers.worlds import DIGITS, EXPONENTIAL, scenario, simulate
+from tests.helpers.worlds import DIGITS, EXPONENTIAL, on_batched, scenario, simulate
 
 RANDOM = {"kind": "softmax", "data": "random-classification", "batch": 64}
 
@@ -152,7 +151,7 @@ def test_engines_agree_on_a_hidden_layer_to_the_last_bit(name):
     """Each seed has a start of its own."""
     own = {"ssgd": {}, "local-sgd": {"tau": 3}, "adacomm": {"tau0": 4, "interval": "3 s"}}[name]
     world = scenario({"name": name, **own}, objective={**DIGITS, "hidden": 8}, workers=3, lr=0.5)
-    together = batched.run(world.algorithm[0], world, range(3))
+    together = on_batched(world.algorithm[0], world, range(3))
     alone = [simulate(world, seed=seed) for seed in range(3)]
     assert [run.curve["loss"] for run in together] == [run.curve["loss"] for run in alone]
     assert len({run.curve["loss"][0] for run in together}) == 3

@@ -5,13 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.objectives.build import build
 from tests.engines.test_batched import alike, taken
 from tests.helpers.cases import looped
 from tests.helpers.programs import cases
-from tests.helpers.worlds import EXPONENTIAL, scenario, simulate
+from tests.helpers.worlds import EXPONENTIAL, on_batched, on_virtual, scenario, simulate
 
 APART = {"share": 0.4, "curvature": 2.0}
 RICH = {
@@ -118,6 +116,6 @@ def test_the_batched_engine_has_the_same_numbers(case):
     if not taken(case, RICH):
         return
     world = scenario(case, objective=RICH, compute=EXPONENTIAL, steps=12, lr=0.05)
-    ours = batched.run(world.algorithm[0], world, [0, 3])
+    ours = on_batched(world.algorithm[0], world, [0, 3])
     for seed, run in zip([0, 3], ours, strict=True):
-        alike(run, virtual.run(world.algorithm[0], world, seed))
+        alike(run, on_virtual(world.algorithm[0], world, seed))

@@ -8,12 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.simulator.engines import payloads
-from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.build import build
 from paceline.simulator.scenario.tables import ddp_buckets, presets
 from tests.helpers.cases import looped
-from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
+from tests.helpers.worlds import (
+    DIGITS,
+    EXPONENTIAL,
+    QUADRATIC,
+    RING,
+    on_batched,
+    play,
+    scenario,
+    simulate,
+)
 
 STEPS = 30
 DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [7, 20]}
@@ -223,7 +231,7 @@ def test_all_engines_agree_on_buckets():
     assert world.model.parameters == 1_200_000
     assert world.model.buckets == (500_000, 700_000)
     reference = simulate(world)
-    (quick,) = batched.run(world.algorithm[0], world, [0])
+    (quick,) = on_batched(world.algorithm[0], world, [0])
     assert quick.curve["loss"] == reference.curve["loss"]
     assert quick.curve["time"] == pytest.approx(reference.curve["time"], rel=1e-12)
     assert quick.curve["bytes"] == reference.curve["bytes"]

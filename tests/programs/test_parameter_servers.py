@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.simulator.cluster import workers
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.effects import ANY
 from paceline.simulator.programs.server import Gate
 from tests.helpers.cases import looped
-from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, scenario
+from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, on_virtual, scenario
 
 PAYLOAD = 4000.0  # bytes: the model of these scenarios
 DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [4, 9]}
@@ -145,7 +144,7 @@ def watch(world, index=0, seed=5, start=None):
 
     server = program.server and seen(program.server)
     watched = replace(program, worker=seen(program.worker), server=server)
-    return virtual.run(algorithm, world.with_programs({algorithm.name: watched}), seed), log
+    return on_virtual(algorithm, world.with_programs({algorithm.name: watched}), seed), log
 
 
 # Theory

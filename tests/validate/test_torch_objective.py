@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import paceline
 import paceline.command_line
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
 from paceline.simulator.studies.execution import Task
 from tests.helpers.cases import beside, looped
-from tests.helpers.worlds import scenario
+from tests.helpers.worlds import on_virtual, scenario
 
 pytest.importorskip("torch")
 
@@ -493,7 +492,7 @@ def test_scores_of_text_depend_on_no_later_character(short_text):
 def test_steps_down_the_gradient_of_text_lower_its_loss(short_text):
     """The loss at the start is that of a guess among 128."""
     made = world({"name": "ssgd", "lr": 0.05}, table=MLP | TEXT, workers=2, steps=4)
-    run = virtual.run(made.algorithm[0], made, 0)
+    run = on_virtual(made.algorithm[0], made, 0)
     assert run.curve["loss"][0] == pytest.approx(np.log(128), rel=0.02)
     assert run.curve["loss"][-1] < run.curve["loss"][0] - 0.02
     assert 0 < run.curve["accuracy"][-1] < 0.5

@@ -17,7 +17,7 @@ from ...programs.codecs.codec import Raw
 from ...programs.effects import Vector
 from ...programs.pieces.schedule import paced
 from ...results.run import Run, Spans
-from ...scenario.scenario import Algorithm, Scenario, World
+from ...scenario.scenario import World
 from ..observer import POINTS, Observer, next_shown
 from ..overheads import EffectCosts
 from . import gradients
@@ -30,11 +30,6 @@ from .repeats import Repeats
 
 VECTORS = 2**21  # most entries of all workers' vectors in memory at once
 CLOCKS = 2**16  # most workers of all seeds at once
-
-
-def run(algorithm: Algorithm, scenario: Scenario, seeds: Sequence[int], **how: int) -> list[Run]:
-    """Simulate one algorithm with all seeds; the options are those of `run_world`."""
-    return run_world(World(scenario, algorithm), seeds, **how)
 
 
 def run_world(world: World, seeds: Sequence[int], *, spans: int = 0) -> list[Run]:

@@ -7,16 +7,11 @@ import numpy as np
 
 from ...cluster.membership import OUT, all_day, worked, working_seconds
 from ...results.run import ROUNDING, Run, Spans
-from ...scenario.scenario import Algorithm, Scenario, World
+from ...scenario.scenario import World
 from ..observer import NEVER
 from ..sampling import samples
 from . import collective_slowdown
 from .simulation import Simulation
-
-
-def run(algorithm: Algorithm, scenario: Scenario, seed: int, *, spans: int = 0) -> Run:
-    """Simulate one algorithm with one seed; the options are those of `run_world`."""
-    return run_world(World(scenario, algorithm).under(), seed, spans=spans)
 
 
 def run_world(world: World, seed: int, *, spans: int = 0) -> Run:

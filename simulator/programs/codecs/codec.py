@@ -1,4 +1,7 @@
-"""List the codecs by name. To add a codec, write its class and add it to `CODECS`."""
+"""List the codecs by name. To add a codec, write its class and add it to `CODECS`.
+
+A message has the bytes of its codec's `size` (`MessageCodec.message_bytes`).
+"""
 
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -50,6 +50,12 @@ class MessageCodec(Codec):
         """
         raise NotImplementedError
 
+    def message_bytes(self, me: Node, share: float, number: int, sent: float | None) -> float:
+        """Return the bytes of a message for a `share` of the model: by `bytes`, or by `size`."""
+        if self.bytes is not None:
+            return self.bytes * share
+        return self.size(share * me.parameters, me.bytes_per_parameter, number, sent)
+
     def layout(self, entries: int, number: int) -> tuple[int | None, int]:
         """Return a message's most entries (None: unknown), and an int8's bits."""
         return None, 8
@@ -127,8 +133,7 @@ class MessageChannel(Channel):
             entries = value.shape[-1]
             sent_share = None if places is None else places.shape[-1] / entries
             layout = codec.layout(entries, number)
-        size = codec.size(share * me.parameters, me.bytes_per_parameter, number, sent_share)
-        size = size if codec.bytes is None else codec.bytes * share
+        size = codec.message_bytes(me, share, number, sent_share)
         grid = getattr(codec, "kind", "") if codec.on_grid else ""
         return Encoded(data, places, share, size, *layout, grid)
 

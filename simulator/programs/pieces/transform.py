@@ -41,16 +41,22 @@ class Identity:
         return gradient, state
 
 
-@piece
-class Momentum:
-    """Heavy ball: u = mu u + g, direction u."""
+class Buffered:
+    """Base of transforms whose state is a buffer that starts with zeros."""
 
-    mu: Share
-    kind: Literal["momentum"] = "momentum"
+    __slots__ = ()
 
     def init(self, x: Vector) -> State:
         """Return a buffer of zeros."""
         return 0.0 * x
+
+
+@piece
+class Momentum(Buffered):
+    """Heavy ball: u = mu u + g, direction u."""
+
+    mu: Share
+    kind: Literal["momentum"] = "momentum"
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
         """Return the updated buffer twice, as direction and as state."""
@@ -59,15 +65,11 @@ class Momentum:
 
 
 @piece
-class Nesterov:
+class Nesterov(Buffered):
     """Nesterov's momentum as in PyTorch: u = mu u + g, direction g + mu u."""
 
     mu: Share
     kind: Literal["nesterov"] = "nesterov"
-
-    def init(self, x: Vector) -> State:
-        """Return a buffer of zeros."""
-        return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
         """Return the gradient plus mu times the new buffer, and that buffer."""
@@ -76,16 +78,12 @@ class Nesterov:
 
 
 @piece
-class SGD:
+class SGD(Buffered):
     """SGD with weight decay as in PyTorch: heavy ball on g + weight_decay x."""
 
     weight_decay: Annotated[Number, Field(ge=0, description="added to the gradient, times x")] = 0.0
     mu: Share = 0.0
     kind: Literal["sgd"] = "sgd"
-
-    def init(self, x: Vector) -> State:
-        """Return a buffer of zeros."""
-        return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
         """Return the buffer after adding the gradient with its decay, twice."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from paceline.deploy.steering.policies import Controller, Decision
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.worlds import Recorder, SteeredPeriod
 from tests.helpers.cases import looped
+from tests.helpers.worlds import on_virtual
 
 STEERED = (
     "local-sgd", "easgd", "bmuf", "cocod-sgd", "overlap-local-sgd", "diloco", "delayed-diloco",
@@ -65,7 +65,7 @@ def steered(name, policy, tau, steps=60, **parameters):
 
     programs = {"mine": Program("mine", worker, "tests", rounds=program.rounds)}
     made = world({"name": "mine"}, programs, steps)
-    run = virtual.run(made.algorithm[0], made, 0)
+    run = on_virtual(made.algorithm[0], made, 0)
     return run, recorder, piece.rounds
 
 
@@ -76,7 +76,7 @@ def test_steered_periods_are_those_of_a_schedule(name):
     ends = np.cumsum(taus).tolist()
     tau = {"schedule": "piecewise", "values": [*taus, taus[-1]], "at": ends}
     made = world({"name": name, "tau": tau})
-    plain = virtual.run(made.algorithm[0], made, 0)
+    plain = on_virtual(made.algorithm[0], made, 0)
     assert run.curve["loss"] == plain.curve["loss"]
     assert run.curve["time"] == plain.curve["time"]
 
@@ -84,7 +84,7 @@ def test_steered_periods_are_those_of_a_schedule(name):
 def test_a_controller_that_changes_nothing_changes_nothing():
     run, recorder, _ = steered("local-sgd", lambda settings, record: None, 4)
     made = world({"name": "local-sgd", "tau": 4})
-    plain = virtual.run(made.algorithm[0], made, 0)
+    plain = on_virtual(made.algorithm[0], made, 0)
     assert run.curve["loss"] == plain.curve["loss"]
     assert not recorder.controller.log
     assert {record.steps for record in recorder.records} == {4}

@@ -17,12 +17,11 @@ import paceline
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines.batched import run as batched_engine
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import cores
-from tests.helpers.worlds import EXPONENTIAL, scenario
+from tests.helpers.worlds import EXPONENTIAL, on_virtual, scenario
 from tests.lab.bench import textbook
 from tests.lab.bench.measure import Aim, Rate, Row, rate
 
@@ -52,7 +51,7 @@ def steps_of(made: Scenario) -> int:
 
 def one_seed(made: Scenario, **options: Any) -> Rate:
     """Return the rate of seed 0 on the reference engine: worker-steps."""
-    return rate(lambda: virtual.run(made.algorithm[0], made, 0, **options), steps_of(made))
+    return rate(lambda: on_virtual(made.algorithm[0], made, 0, **options), steps_of(made))
 
 
 def together(made: Scenario, seeds: range = SEEDS) -> Rate:
