@@ -210,12 +210,8 @@ class _SoftmaxSource:
     _AHEAD = 64  # mini-batches per draw; the numbers do not depend on it
 
     def __init__(self, objective: SoftmaxRegression, rank: int) -> None:
-        self._objective = objective
-        self._share = objective.shares[rank]
-        self._rng = generator(objective.seed, Purpose.BATCH, rank)
-        self._drawn: list[np.ndarray] = []
-        epochs = objective.epochs
-        self._batches = epochs.batches(rank, objective.batch) if epochs else None
+        self._objective, epochs = objective, objective.epochs
+        self._batches = epochs.batches(rank, objective.batch) if epochs else self._draws(rank)
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         loss, gradient = self._objective.at(x, self.next_rows())
@@ -223,12 +219,13 @@ class _SoftmaxSource:
 
     def next_rows(self) -> np.ndarray:
         """Return the next mini-batch as indices of training samples, shape (batch,)."""
-        if self._batches is not None:
-            return next(self._batches)
-        if not self._drawn:
-            size = (self._AHEAD, self._objective.batch)
-            self._drawn = list(self._share[self._rng.integers(len(self._share), size=size)])[::-1]
-        return self._drawn.pop()
+        return next(self._batches)
+
+    def _draws(self, rank: int) -> Iterator[np.ndarray]:
+        share, size = self._objective.shares[rank], (self._AHEAD, self._objective.batch)
+        rng = generator(self._objective.seed, Purpose.BATCH, rank)
+        while True:
+            yield from share[rng.integers(len(share), size=size)]
 
     def gradient(self, x: Vector) -> Vector:
         return self._objective.at(x, self.next_rows(), loss=False)[1]

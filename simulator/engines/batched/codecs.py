@@ -11,7 +11,7 @@ import numpy as np
 
 from ...distributions import random_streams
 from ...distributions.random_streams import Purpose
-from ...programs.codecs.channel import Channel, Opens
+from ...programs.codecs.channel import Opens
 from ...programs.effects import Encoded, Handle, Node, Payload
 from .arrays import Stack, Unsupported
 
@@ -75,7 +75,7 @@ class RowCodec:
         return RowChannel(RowNode(me), self._codec)
 
 
-class RowChannel(Channel):
+class RowChannel:
     """A channel through which programs move a `Stack`."""
 
     def __init__(self, me: RowNode, codec: Opens) -> None:
@@ -94,6 +94,10 @@ class RowChannel(Channel):
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Return whether the average has finished on every worker."""
         return self._channel.finished(handle)
+
+    async def mean(self, value: Payload) -> Any:
+        """Average vectors, and wait for the result."""
+        return await self.wait(self.start_mean(value))
 
     def _rows(self, value: Payload) -> Payload:
         if type(value) is Stack and value is not self._me.samples:
