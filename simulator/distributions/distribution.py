@@ -31,8 +31,6 @@ class Distribution(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_require_dist)
 
     _bends: ClassVar[tuple[str, ...]] = ()  # parameters at which the CDF jumps or bends
-    _least: ClassVar[str] = ""  # the parameter for the least time, if any
-    _widest: ClassVar[str] = ""  # the parameter for the spread beyond it
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return self.from_uniform(rng.random(n))
@@ -115,16 +113,6 @@ class Distribution(BaseModel, ABC):
     def scaled(self, by: float) -> Self:
         """Return the law of times that are `by` times as long."""
         return self.model_copy(update={key: by * getattr(self, key) for key in self.times()})
-
-    def spread(self, by: float) -> dict[str, float]:
-        """Return the parameters (SI) that change if the times spread `by` times as widely.
-
-        A law with a least time keeps it. Empty if no parameter sets the spread.
-        """
-        if not self._widest:
-            return {}
-        least = getattr(self, self._least) if self._least else 0.0
-        return {self._widest: least + (getattr(self, self._widest) - least) * by}
 
     def from_uniform(self, u: Array) -> Array:
         """Convert numbers uniform on (0, 1), shape (n,), to draws (seconds), shape (n,)."""

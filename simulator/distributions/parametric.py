@@ -61,7 +61,6 @@ class Constant(Distribution):
 class Exponential(Distribution):
     """A memoryless time: often far below the mean, sometimes a few times above it."""
 
-    _widest: ClassVar = "mean"
     dist: Literal["exponential"] = "exponential"
     mean: Duration = Field(description="expected time")
 
@@ -87,8 +86,6 @@ class ShiftedExponential(Distribution):
     """A fixed time plus an exponential one; `mean` is the mean of their sum."""
 
     _bends: ClassVar = ("shift",)
-    _least: ClassVar = "shift"
-    _widest: ClassVar = "mean"
     dist: Literal["shifted-exponential"] = "shifted-exponential"
     shift: Seconds = Field(description="least time")
     mean: Duration = Field(description="expected time, including the shift")
@@ -127,8 +124,6 @@ class Uniform(Distribution):
     """A time between two bounds, all equally likely."""
 
     _bends: ClassVar = ("low", "high")
-    _least: ClassVar = "low"
-    _widest: ClassVar = "high"
     dist: Literal["uniform"] = "uniform"
     low: Seconds = Field(description="least time")
     high: Duration = Field(description="longest time")
@@ -158,7 +153,6 @@ class Normal(Distribution):
     `mean` and `sd` describe the normal variable before that.
     """
 
-    _widest: ClassVar = "sd"
     dist: Literal["normal"] = "normal"
     mean: Seconds = Field(description="of the normal variable")
     sd: Duration = Field(description="its standard deviation")
@@ -202,7 +196,6 @@ class Normal(Distribution):
 class LogNormal(Distribution):
     """A time with a normal logarithm; `mean` and `sd` describe the time itself."""
 
-    _widest: ClassVar = "sd"
     dist: Literal["lognormal"] = "lognormal"
     mean: Duration = Field(description="expected time")
     sd: Duration = Field(description="standard deviation of the time itself")
@@ -264,15 +257,10 @@ class Gamma(Distribution):
         """Return the sum of `n` independent times."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Return the parameters that change if the times spread `by` times as widely."""
-        return {"shape": self.shape / by**2}
-
 
 class Weibull(Distribution):
     """A power of an exponential time: heavy-tailed for a shape below one."""
 
-    _widest: ClassVar = "scale"
     dist: Literal["weibull"] = "weibull"
     scale: Duration = Field(description="time that 63 % of the draws stay below")
     shape: TailIndex = Field(description="below 1: a heavy tail; 1: exponential")
@@ -315,7 +303,3 @@ class Pareto(Distribution):
     def _quantile(self, q: Array) -> Array:
         with np.errstate(divide="ignore"):
             return self.minimum * (1.0 - q) ** (-1 / self.alpha)
-
-    def spread(self, by: float) -> dict[str, float]:
-        """Return the parameters that change if the times spread `by` times as widely."""
-        return {"alpha": 1 + (self.alpha - 1) / by} if self.alpha > 1 else {}

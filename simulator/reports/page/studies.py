@@ -111,7 +111,7 @@ def sensitivity(tune: Row, place: int) -> PageSection | None:
         for head, world in zip(heads, worlds, strict=True)
         if world["input"] and world["regret"].get(pick) != 0 and pick not in world["not_worse"]
     ]
-    lead = "No other is surely better if latency, bandwidth or straggling is 20 % off."
+    lead = "No other is surely better if latency or bandwidth is 20 % off."
     if flipped:
         lead = f"Another configuration is better with {', '.join(flipped)}."
     table = PageTable("How much worse than the best of these", ("configuration", *heads), rows)

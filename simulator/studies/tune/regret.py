@@ -1,11 +1,10 @@
 """Compute the regret of a choice in scenarios that differ a little from the given one."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from ...distributions.law import BY_NAME
 from ...inputs.units import to_si
 from ...results.intervals import USUAL
 from ...results.order import Order
@@ -16,51 +15,24 @@ from .ranking import order_of
 from .runner import RunRequest
 
 STEP = 0.2
-INPUTS = ("latency", "bandwidth", "straggling")
+INPUTS = ("latency", "bandwidth")
 CHANGES = [("", 0.0), *((what, by) for what in INPUTS for by in (-STEP, STEP))]
 Table = dict[str, Any]
 Row = Mapping[str, Any]
 
 
 def world(table: Mapping[str, Any], what: str, by: float) -> Table:
-    """Return a scenario's table with `by` times the latency, the bandwidth or the straggling."""
+    """Return a scenario's table with `by` times the latency or the bandwidth."""
     changed = deepcopy(dict(table))
-    if not what:
-        return changed
     lines = [changed["network"], *changed["network"].get("link", ())]
-    nodes = [changed["cluster"], *changed["cluster"].get("group", ())]
-    changes: dict[str, list[tuple[list[Table], tuple[str, ...], Callable[[Any], Any]]]] = {
-        "latency": [(lines, ("latency", "jitter", "duration"), lambda law: scaled(law, by))],
-        "bandwidth": [
-            (
-                [*lines, changed.get("server", {})],
-                ("bandwidth",),
-                lambda rate: f"{to_si(rate, 'bandwidth') * by!r} B/s",
-            )
-        ],
-        "straggling": [
-            (nodes, ("compute",), lambda law: _spread(law, by)),
-            (nodes, ("extra",), lambda law: scaled(law, by)),
-        ],
-    }
-    for tables, keys, change in changes[what]:
-        for part in tables:
-            part.update({key: change(part[key]) for key in keys if key in part})
+    if what == "latency":
+        for line in lines:
+            keys = line.keys() & {"latency", "jitter", "duration"}
+            line.update({key: scaled(line[key], by) for key in keys})
+    elif what == "bandwidth":
+        for line in (one for one in [*lines, changed.get("server", {})] if "bandwidth" in one):
+            line["bandwidth"] = f"{to_si(line['bandwidth'], 'bandwidth') * by!r} B/s"
     return changed
-
-
-def _spread(law: Any, by: float) -> Any:
-    """Return a scenario's distribution with its spread multiplied by `by`."""
-    if not isinstance(law, dict):
-        return law
-    if law["dist"] == "mixture":
-        return law | {"components": [_spread(dict(part), by) for part in law["components"]]}
-    family = BY_NAME.get(law["dist"])
-    if family is None or "file" in law:
-        return law
-    parameters = {key: law[key] for key in family.model_fields if key in law}
-    spread, times = family.model_validate(parameters).spread(by), family.times()
-    return law | {key: f"{x!r} s" if key in times else x for key, x in spread.items()}
 
 
 def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[dict[str, Any]]:
