@@ -11,7 +11,7 @@ from ..results.run import Run
 from ..results.statistics import Groups, breakdown, held_up
 from ..results.usage import held_share
 from ..scenario import hardware
-from ..scenario.cluster import Inner
+from ..scenario.cluster import Group
 from ..scenario.overhead import ModelError
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import NoObjective
@@ -168,16 +168,15 @@ def _longer(scenario: Scenario, name: str, factor: float) -> float:
 
 def _by_inner(scenario: Scenario, factor: float) -> Scenario:
     """Return a scenario whose links inside workers take `factor` times as long per byte."""
+
+    def slowed(group: Group) -> Group:
+        inner = group.inner
+        slower = inner and inner.model_copy(update={"bandwidth": inner.bandwidth / factor})
+        return group.model_copy(update={"inner": slower})
+
     cluster = scenario.cluster
-    groups = tuple(
-        group.model_copy(update={"inner": _over(group.inner, factor)}) for group in cluster.group
-    )
+    groups = tuple(map(slowed, cluster.group))
     return scenario.model_copy(update={"cluster": cluster.model_copy(update={"group": groups})})
-
-
-def _over(inner: Inner | None, factor: float) -> Inner | None:
-    """Return links inside workers that take `factor` times as long per byte."""
-    return inner and inner.model_copy(update={"bandwidth": inner.bandwidth / factor})
 
 
 def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:

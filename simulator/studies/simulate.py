@@ -71,10 +71,18 @@ def run_on(
 
     Many short simulations can thus share one executor, whose processes take longer to start.
     """
-    tasks = plan(scenario, numbers, place.execution.engine, paired)
-    runs, resumed = _execute(scenario, tasks, place, progress)
+    tasks, execution = plan(scenario, numbers, place.execution.engine, paired), place.execution
+    work = executors.Work(
+        partial(run_block, scenario, execution),
+        _description,
+        len,
+        plugins.versions(scenario.objective),
+        (lambda task: task.key(scenario)) if place.kept else None,
+        partial(_blocks, scenario, execution, tasks),
+    )
+    runs, resumed = executors.complete(place, work, tasks, progress)
     count = len(scenario.algorithm) * len(numbers)
-    errors = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
+    errors = links.uncalibrated(scenario, statistics.group(runs[:count]), execution)
     return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, errors)
 
 
@@ -91,49 +99,31 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
     ]
     if scenario.calibration is None:
         return tasks
+    first, count = seeds[0], len(seeds)
     return tasks + [
-        Task(
-            algorithm,
-            seeds[number % len(seeds)] if paired else seeds[0] + number,
-            0,
-            engine,
-            number,
-        )
+        Task(algorithm, seeds[number % count] if paired else first + number, 0, engine, number)
         for algorithm in scenario.algorithm
         for number in range(scenario.calibration.replicates)
     ]
 
 
-def _execute(
-    scenario: Scenario, tasks: Sequence[Task], place: Place, progress: Progress | None = None
-) -> tuple[list[Run], int]:
-    """Return the run of every task, and how many were stored before; store new ones."""
+def _blocks(
+    scenario: Scenario, execution: Execution, tasks: Sequence[Task], left: Sequence[int]
+) -> list[list[int]]:
+    """Group the tasks `left` into blocks of one algorithm's seeds, in the order of the seeds.
 
-    def blocks(left: list[int]) -> list[list[int]]:
-        """Group tasks into blocks of one algorithm's seeds, in the order of the seeds.
-
-        This order lets the remaining time be estimated early.
-        """
-        groups: dict[tuple[str, bool], list[int]] = {}
-        for index in left:
-            task = tasks[index]
-            groups.setdefault((task.algorithm.label, task.replicate is None), []).append(index)
-        shares = []
-        for (_, seeds), group in groups.items():
-            algorithm = tasks[group[0]].algorithm
-            count = place.execution.together(scenario, algorithm, len(group)) if seeds else 1
-            shares += [group[start : start + count] for start in range(0, len(group), count)]
-        return sorted(shares, key=lambda block: tasks[block[0]].seed)
-
-    def key(task: Task) -> str:
-        return task.key(scenario)
-
-    do, versions = (
-        partial(run_block, scenario, place.execution),
-        plugins.versions(scenario.objective),
-    )
-    work = executors.Work(do, _description, len, versions, key if place.kept else None, blocks)
-    return executors.complete(place, work, tasks, progress)
+    This order lets the remaining time be estimated early.
+    """
+    groups: dict[tuple[str, bool], list[int]] = {}
+    for index in left:
+        task = tasks[index]
+        groups.setdefault((task.algorithm.label, task.replicate is None), []).append(index)
+    shares = []
+    for (_, seeds), group in groups.items():
+        algorithm = tasks[group[0]].algorithm
+        count = execution.together(scenario, algorithm, len(group)) if seeds else 1
+        shares += [group[start : start + count] for start in range(0, len(group), count)]
+    return sorted(shares, key=lambda block: tasks[block[0]].seed)
 
 
 def run_block(scenario: Scenario, execution: Execution, tasks: Sequence[Task]) -> list[Run]:

@@ -17,7 +17,6 @@ from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
 from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
-from ..executors import Place
 from . import figure, table
 from . import points as grids
 from .points import Point
@@ -81,33 +80,24 @@ def sweep(  # noqa: PLR0913 - the options of the command
     how = {"seeds": seeds, "seed": seed, "engine": engine}
     stated = settings("sweep", scenario, points=chosen, **how)
     with executors.study(execution, store.SweepDirectory, stated, out, overwrite) as place:
-        records, resumed = _execute(tasks, place, progress)
+        work = executors.Work(
+            partial(run_tasks, execution),
+            _description,
+            lambda block: len(block[0].seeds),
+            plugins.versions(*(one.objective for one in scenarios)),
+            lambda task: task.key(engine),
+            _shuffled,
+        )
+        records, resumed = executors.complete(place, work, tasks, progress)
         result = table.collected(scenario, chosen, scenarios, records, resumed)
         if place.directory:
             save(result, place.directory)
     return result
 
 
-def _execute(
-    tasks: Sequence[SweepTask], place: Place, progress: Progress | None
-) -> tuple[list[Record], int]:
-    """Return the record of every task, and how many of their runs the directory had."""
-    execution = place.execution
-    versions = plugins.versions(*(task.scenario.objective for task in tasks))
-
-    def blocks(left: list[int]) -> list[list[int]]:
-        random.Random(0).shuffle(left)  # so that the remaining time can be estimated early
-        return [[index] for index in left]
-
-    def key(task: SweepTask) -> str:
-        return task.key(execution.engine)
-
-    def runs(block: Sequence[SweepTask]) -> int:
-        return len(block[0].seeds)
-
-    do = partial(run_tasks, execution)
-    work = executors.Work(do, _description, runs, versions, key, blocks)
-    return executors.complete(place, work, tasks, progress)
+def _shuffled(left: Sequence[int]) -> list[list[int]]:
+    """Return tasks as blocks of one, shuffled so that the remaining time can be estimated early."""
+    return [[index] for index in random.Random(0).sample(left, len(left))]
 
 
 def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:

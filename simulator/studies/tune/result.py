@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -343,22 +344,18 @@ def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterat
     for key, value in choice.candidate.varied.items():
         values = space.entries[family].choices[key]
         ends = (values.low, values.high) if isinstance(values, Range) else values
-        if len({*map(repr, ends)}) < 2 or not all(type(x) in (int, float) for x in ends):
+        if not all(type(x) in (int, float) for x in ends) or not min(ends) < max(ends):
             continue
-        low, high = min(ends), max(ends)
-        if value not in (low, high):
-            continue
-        lowest = value == low
         step = 1 if type(value) is int else value / 2
-        beyond = value - step if lowest else value + step
-        if cap and beyond > (cap.delay if key in LATE else cap.tau):
+        sides = {min(ends): ("lowest", value - step), max(ends): ("highest", value + step)}
+        side, beyond = sides.get(value, ("", value))
+        most = math.inf if cap is None else cap.delay if key in LATE else cap.tau
+        if not side or beyond > most:
             continue
-        try:
+        with suppress(InputError):  # the next value is impossible
             space.candidate(family, choice.candidate.varied | {key: beyond})
-        except InputError:
-            continue
-        about = {"label": choice.label, "key": key, "value": value}
-        yield Reason("edge", about | {"side": "lowest" if lowest else "highest"})
+            numbers = {"label": choice.label, "key": key, "value": value, "side": side}
+            yield Reason("edge", numbers)
 
 
 def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:
