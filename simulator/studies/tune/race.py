@@ -21,7 +21,7 @@ from ...errors import InputError
 from ...results.intervals import ROUNDING, TAILS
 from ..execution import Progress
 from .objective import Modelled, Score, TuningObjective
-from .runner import Runner, RunRequest
+from .runner import Run, Runner
 from .space import Candidate, Point, Space
 
 if TYPE_CHECKING:  # optuna takes half a second to import
@@ -161,7 +161,7 @@ class Race:
 
     def _run(self, cuts: dict[Contender, float]) -> None:
         """Run the seeds that have not reached the target, up to each contender's cut (seconds)."""
-        jobs, places = [], []
+        tasks, places = list[Run](), list[tuple[Contender, int]]()
         for contender, cut in cuts.items():
             left = [
                 index
@@ -171,11 +171,10 @@ class Race:
             if left:
                 duration = cut if cut < self.space.limit else None
                 world = self.space.world(contender.candidate, duration)
-                jobs.append(RunRequest(world, tuple(self.seeds[index] for index in left)))
-                places.append((contender, left))
-        for (contender, indices), scores in zip(places, self.runner(jobs), strict=True):
-            for index, score in zip(indices, scores, strict=True):
-                contender.scores[index] = score
+                tasks += [(world, self.seeds[index]) for index in left]
+                places += [(contender, index) for index in left]
+        for (contender, index), score in zip(places, self.runner(tasks), strict=True):
+            contender.scores[index] = score
 
     def _first_cut(self, count: int) -> float:
         """Return the time (seconds) at which the first runs for `count` seeds are cut."""

@@ -12,7 +12,6 @@ from .objective import Score, TuningObjective
 from .parts import scaled
 from .race import Contender, Race
 from .ranking import order_of
-from .runner import RunRequest
 
 STEP = 0.2
 INPUTS = ("latency", "bandwidth")
@@ -41,7 +40,7 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     In other worlds one of `INPUTS` is 20 % lower or higher. `order`: the order in the scenario
     itself, which has more configurations. `_row` describes a row.
     """
-    table, seeds = race.space.scenario.table, tuple(race.seeds)
+    table = race.space.scenario.table
     worlds = [world(table, what, 1 + by) for what, by in CHANGES]
     # Without an effect of the change, a world has the scores of the scenario itself.
     pairs = [
@@ -50,11 +49,10 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
         if changed != table
         for rival in contenders
     ]
-    scores = race.runner([
-        RunRequest(race.space.world(rival.candidate, changed=worlds[place]), seeds)
-        for place, rival in pairs
-    ])  # fmt: skip
-    made = dict(zip(pairs, scores, strict=True))
+    changed_worlds = [race.space.world(one.candidate, changed=worlds[at]) for at, one in pairs]
+    scores = race.runner([(one, seed) for one in changed_worlds for seed in race.seeds])
+    count = len(race.seeds)
+    made = {pair: scores[at * count : (at + 1) * count] for at, pair in enumerate(pairs)}
     rows = []
     for place, (what, by) in enumerate(CHANGES):
         of_world = {one.label: made.get((place, one), one.scores) for one in contenders}

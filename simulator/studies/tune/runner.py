@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 from pydantic import ValidationError
@@ -42,14 +42,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(level)
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """A scenario whose first algorithm is to run with each of `seeds`."""
-
-    scenario: Scenario
-    seeds: tuple[int, ...]
 
 
 class TuneDirectory(store.RecordDirectory):
@@ -96,21 +88,23 @@ class Runner:
     resumed: int = 0
     progress: Progress = lambda done, total: None
 
-    def __call__(self, requests: Sequence[RunRequest]) -> list[list[Score]]:
-        """Return the scores of every request, seed by seed; they depend only on the request."""
-        tasks = [(request.scenario, seed) for request in requests for seed in request.seeds]
-        versions = plugins.versions(*(request.scenario.objective for request in requests))
-        do = partial(run_block, self.objective, self.place.execution)
+    def __call__(self, tasks: Sequence[Run]) -> list[Score]:
+        """Return the score of every run; it depends only on the run."""
 
         def blocks(left: list[int]) -> list[list[int]]:
             return [[*block] for _, block in groupby(left, lambda index: id(tasks[index][0]))]
 
-        key = self._key if self.place.kept else None
-        work = executors.Work(do, _description, len, versions, key, blocks)
+        work = executors.Work(
+            partial(run_block, self.objective, self.place.execution),
+            _description,
+            len,
+            plugins.versions(*(scenario.objective for scenario, _ in tasks)),
+            self._key if self.place.kept else None,
+            blocks,
+        )
         scores, stored = executors.complete(self.place, work, tasks, self.progress)
         self.done, self.resumed = self.done + len(scores), self.resumed + stored
-        left = iter(scores)
-        return [[*islice(left, len(request.seeds))] for request in requests]
+        return scores
 
     def _key(self, task: Run) -> str:
         """Hash everything that determines a run's score."""
