@@ -18,6 +18,7 @@ USUAL = f"{100 * LEVEL:.3g} %"
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 NORMAL = NormalDist().inv_cdf(TAILS[1])  # standard deviations from the middle to an end
 CI95 = 0.95
+BATCHES = 20  # most batches of a run's steps
 FACTOR = 10.0  # if the interval of the mean is wider, the median is estimated instead
 VAST = 1e9  # an interval this wide says nothing, and is left out
 ROUNDING = 1e-9  # relative differences up to this are floating-point error
@@ -164,6 +165,23 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     if high > VAST * low:
         return result
     return replace(result, interval=(low, high), level=LEVEL, basis=LOGARITHMS)
+
+
+def batch_means(seconds: np.ndarray, steps: np.ndarray, mean: float) -> Estimate:
+    """Estimate the seconds per step of one long run, whose `mean` is known, by batch means.
+
+    `seconds` and `steps` of its evaluation intervals are grouped into at most `BATCHES` batches,
+    long enough to be nearly independent. There is no interval if there is one batch, or all take
+    equally long.
+    """
+    batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
+    sums = [batch.sum(axis=1) for batch in batches]
+    result = positive([time / count if count else math.nan for time, count in sums], of=MEAN)
+    if result.interval is None or result.ci95 is None:
+        return Estimate(mean, MEAN, None, None, ONE_SEED)
+    size = mean / result.value  # batches differ in length
+    ends, wide = ((size * low, size * high) for low, high in (result.interval, result.ci95))
+    return Estimate(mean, MEAN, ends, result.level, "batch means", wide)
 
 
 def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:

@@ -16,7 +16,6 @@ from .run import CAUSE, COLUMNS, Run, begins, diverged
 Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""
 
-BATCHES = 20
 PREFIXES, PREFIXED = ("", "k", "M", "G", "T", "P"), ("B", "B/s", "#")
 TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -125,27 +124,10 @@ def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return seconds[moved], steps[moved]
 
 
-def batch_means(run: Run) -> Estimate:
-    """Estimate the seconds per step of one long run, by batch means.
-
-    Its evaluation intervals are grouped into at most `BATCHES` batches, long enough to be nearly
-    independent. There is no interval if there is one batch, or all take equally long.
-    """
-    seconds, steps = pace(run)
-    batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
-    result = intervals.positive([ratio(*batch.sum(axis=1)) for batch in batches], of=intervals.MEAN)
-    mean = seconds_per_step(run)
-    if result.interval is None or result.ci95 is None:
-        return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
-    size = mean / result.value  # batches differ in length
-    ends, wide = ((size * low, size * high) for low, high in (result.interval, result.ci95))
-    return Estimate(mean, intervals.MEAN, ends, result.level, "batch means", wide)
-
-
-def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:
-    """Estimate the seconds per step of runs, one per seed; `heavy`: see `summarise`."""
+def step_time(runs: Sequence[Run], *, heavy: bool = False) -> Estimate:
+    """Estimate the mean seconds per step over seeds, or over batches of a single run's steps."""
     if len(runs) == 1 and not heavy:
-        return batch_means(runs[0])
+        return intervals.batch_means(*pace(runs[0]), seconds_per_step(runs[0]))
     return intervals.positive([*map(seconds_per_step, runs)], heavy=heavy)
 
 
@@ -384,7 +366,7 @@ def _times(runs: Sequence[Run], target: float | None, heavy: bool) -> dict[str, 
     until = [] if target is None else [crossing(run, target) for run in runs]
     return {
         "seconds_per_step": {
-            **estimated([*map(seconds_per_step, runs)], mean_pace(runs, heavy)),
+            **estimated([*map(seconds_per_step, runs)], step_time(runs, heavy=heavy)),
             "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
         },
         "seconds_per_update": over_seeds([ratio(run.duration, run.updates) for run in runs]),

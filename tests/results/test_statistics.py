@@ -68,7 +68,7 @@ def test_batch_means_cover_the_pace_of_one_long_run():
     for _ in range(600):
         time = np.concatenate([[0.0], np.cumsum(rng.exponential(3.0, 200))])
         run = make_run(np.ones(201), time=time, step=2 * np.arange(201))
-        actual = statistics.batch_means(run)
+        actual = statistics.step_time([run])
         for name, share in covered.items():
             low, high = getattr(actual, name)
             share.append(low <= 1.5 <= high)
@@ -80,7 +80,7 @@ def test_batch_means_cover_the_pace_of_one_long_run():
 
 @looped("points", [1, 2, 30])
 def test_no_batch_means_of_fewer_than_two_intervals_or_of_equal_ones(points):
-    actual = statistics.batch_means(make_run(np.ones(points)))
+    actual = statistics.step_time([make_run(np.ones(points))])
     assert (actual.interval, actual.basis) == (None, "one seed")
 
 

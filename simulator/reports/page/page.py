@@ -15,11 +15,10 @@ from ...errors import InputError
 from ...inputs.toml_text import differing, write_toml
 from ...results import store
 from ...results.figures import interactive
-from ...results.figures.curves import LOSS_NAMES, bands, error_panel
 from . import changes, reading, studies
-from .parts import PageFigure, PageSection, PageTable
+from .parts import PageSection, PageTable
 from .reading import FoundRun
-from .runs import Series, details, results, series
+from .runs import Series, details, loss_curves, series
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -95,7 +94,7 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
     result: list[PageSection | None] = []
     drawn = [line for line in lines if line.curves.runs]
     if drawn:
-        result.append(_error(every, lines, drawn))
+        result.append(loss_curves(every, lines, drawn))
     for place, run in enumerate(every):
         parts = [studies.comparison(run.comparison, place) if run.comparison else None]
         parts += studies.search(run.tune, place) if run.tune else []
@@ -106,9 +105,10 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
         result += parts
     result.append(_differences(every))
     result += [*details(drawn)] if drawn else []
-    first, *others = (section for section in result if section is not None)
-    # Two screens hold the answers of several RUNs and one section.
-    return [first, *(replace(one, folded=True) if len(every) > 1 else one for one in others)]
+    shown = [section for section in result if section is not None]
+    if len(every) > 1:  # two screens hold the answers and one section
+        shown[1:] = (replace(section, folded=True) for section in shown[1:])
+    return shown
 
 
 def _differences(every: Sequence[FoundRun]) -> PageSection | None:
@@ -117,27 +117,6 @@ def _differences(every: Sequence[FoundRun]) -> PageSection | None:
     heads = ("key", *(run.name for run in every))
     table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
     return PageSection("differences", heading, tables=[table], folded=True) if rows else None
-
-
-def _error(
-    every: Sequence[FoundRun], lines: Sequence[Series], drawn: Sequence[Series]
-) -> PageSection:
-    targets = {run.target for run in every if run.main}
-    target = targets.pop() if len(targets) == 1 else None
-    picked = {(run.name, run.verdict["pick"]) for run in every}
-    kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
-    name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
-    lost = all(line.row["loss"]["last"] is None for line in drawn)
-    heading = "Local steps against time" if lost else "Error against time"
-    panel = error_panel([line.curves for line in drawn], target, name)
-    lead = f"{bands([line.curves for line in drawn]).capitalize()}."
-    if len({line.curves.apart for line in drawn}) > 1:
-        lead += " Dotted lines with open symbols: measured in real training."
-    if target is not None:
-        lead += " Marks on the target line: when the target is reached, with intervals."
-    label = f"{panel.y.title} against wall-clock time, one line per algorithm: {heading}"
-    tables = [results(lines, target, picked)]
-    return PageSection("error", heading, lead, [PageFigure("error", label, panel)], tables)
 
 
 def _origin(opened: FoundRun) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Show the algorithms of RUNs: a line and a row each, and folded details."""
+"""Show the algorithms of RUNs: their loss curves, a table, and folded details."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +62,29 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
                 line = curves.Curves(title, same, look, key, measured, row)
                 lines.append(Series(label, f"{before}{label}{after}", one, line))
     return lines
+
+
+def loss_curves(
+    every: Sequence[FoundRun], lines: Sequence[Series], drawn: Sequence[Series]
+) -> PageSection:
+    """Draw the curves of the loss against time, and tabulate the results."""
+    targets = {run.target for run in every if run.main}
+    target = targets.pop() if len(targets) == 1 else None
+    picked = {(run.name, run.verdict["pick"]) for run in every}
+    kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
+    name = curves.LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
+    lost = all(line.row["loss"]["last"] is None for line in drawn)
+    heading = "Local steps against time" if lost else "Error against time"
+    shown = [line.curves for line in drawn]
+    panel = curves.error_panel(shown, target, name)
+    lead = f"{curves.bands(shown).capitalize()}."
+    if len({line.curves.apart for line in drawn}) > 1:
+        lead += " Dotted lines with open symbols: measured in real training."
+    if target is not None:
+        lead += " Marks on the target line: when the target is reached, with intervals."
+    label = f"{panel.y.title} against wall-clock time, one line per algorithm: {heading}"
+    figures = [PageFigure("error", label, panel)]
+    return PageSection("error", heading, lead, figures, [results(lines, target, picked)])
 
 
 def results(
