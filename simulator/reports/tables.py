@@ -130,8 +130,8 @@ def of_search(rows: Sequence[Row], tune: Row) -> Columns:
 
     def value(row: Row) -> str:
         if row["reached"] == row["seeds"]:
-            ends = wording.qualified(stated(row, "value"), unit, usual)
-            return show(row["value"]) + f" ({ends})" * (ends != "-")
+            _, bracket, ends = wording.cell(stated(row, "value"), unit, usual).partition(" (")
+            return show(row["value"]) + bracket + ends
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
         if row["stopped"] == "cut" or not row["reached"]:
@@ -158,14 +158,19 @@ def of_search(rows: Sequence[Row], tune: Row) -> Columns:
 
 
 def of_sweep(
-    rows: Sequence[Row], vary: Mapping[str, Sequence[Any]], bounds: Sequence[str], target: object
+    rows: Sequence[Row],
+    vary: Mapping[str, Sequence[Any]],
+    bounds: Sequence[str],
+    target: object,
+    name: str = "label",
 ) -> Columns:
     """Return the columns of a sweep: varied keys first, then results.
 
-    `vary`: the values of each key; `bounds`: algorithms that are never picked.
+    `vary`: the values of each key; `bounds`: algorithms that are never picked; `name`: the key that
+    names algorithms.
     """
     columns, ranked, keys = varied(rows, vary), ranked_by(rows), _sweep_keys(rows)
-    columns["algorithm"] = _algorithm(rows, bounds)
+    columns["algorithm"] = lambda row: named({"label": row[name], "bound": row["label"] in bounds})
     digits = loss_digits(row["final_loss"] for row in rows)
     for column in RESULT_COLUMNS:
         if SWEEP not in column.shown_in or column.key not in keys:
@@ -179,8 +184,8 @@ def of_sweep(
             cell = partial(_to_target, usual)
         elif column.key == "final_loss":
             cell = partial(_final_loss, digits)
-        if column is ranked and any(_ends_of(row, column.key) for row in rows):
-            cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
+        if column is ranked and any(_interval_of(row, column) for row in rows):
+            cell, heading = partial(_with_ends, cell, column), f"{heading}\n({USUAL})"
         columns[heading] = cell
     kinds = [kind for kind in TIMES if f"{kind}_share" in rows[0]]
     if "gradients_per_hour" not in keys:
@@ -235,32 +240,21 @@ def _sweep_keys(rows: Sequence[Row]) -> set[str]:
     return keys - ({"seconds_per_step", "rounds"} if "gradients_per_hour" in keys else set())
 
 
-def _algorithm(rows: Sequence[Row], bounds: Sequence[str]) -> Cell:
-    """Return the name of a row's algorithm: its program, if all programs differ."""
-    pairs = {(row["label"], row["program"]) for row in rows}
-    key = "program" if len({program for _, program in pairs}) == len(pairs) else "label"
-    return lambda row: named({"label": row[key], "bound": row["label"] in bounds})
-
-
 def _value_of(column: ResultColumn, row: Row) -> str:
     there = row.get(column.key) is not None
     return column.show(estimate_of(row, column.key).value if there else None)
 
 
-def _with_ends(cell: Cell, key: str, row: Row) -> str:
-    ends = _ends_of(row, key)
-    return f"{cell(row)} ({ends})" if ends else cell(row)
+def _with_ends(cell: Cell, column: ResultColumn, row: Row) -> str:
+    return cell(row) + _interval_of(row, column)
 
 
-def _ends_of(row: Row, key: str) -> str:
+def _interval_of(row: Row, column: ResultColumn) -> str:
     """Return the interval of a loss or a step time if it is wide enough to show."""
-    untold = row[key] is None or key == "time_to_target_s"  # its cell shows it
-    if untold or (estimate := estimate_of(row, key)).narrow:
+    untold = row[column.key] is None or column.key == "time_to_target_s"  # its cell shows it
+    if untold or (estimate := estimate_of(row, column.key)).narrow:
         return ""
-    low, high = estimate.span
-    if key == "final_loss":
-        return f"{loss_in_table(low)}–{loss_in_table(high)}"
-    return wording.within(estimate.value, [low, high])
+    return "".join(wording.cell(estimate, column.unit).partition(" (")[1:])
 
 
 def _final_loss(digits: int, row: Row) -> str:

@@ -152,7 +152,9 @@ def _stacked(cell: Cell, row: Row) -> str:
 def sweep(result: "SweepResult") -> Table:
     """Tabulate the first `SWEEP_ROWS` of `distinct` rows: varied keys, and results."""
     rows, target = distinct(result)[:SWEEP_ROWS], result.scenario.run.target_loss
-    columns = tables.of_sweep(result.rows, result.vary, result.bounds, target)
+    pairs = {(row["label"], row["program"]) for row in result.rows}
+    name = "program" if len({program for _, program in pairs}) == len(pairs) else "label"
+    columns = tables.of_sweep(result.rows, result.vary, result.bounds, target, name)
     return _table(rows, _beneath(columns), 1 + [*columns].index("algorithm"))
 
 

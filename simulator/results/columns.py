@@ -8,7 +8,7 @@ of results. `shown_in` limits these places.
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite, nan
 from pathlib import Path
@@ -78,26 +78,25 @@ class ResultColumn:
         `row` has `seeds`, their number. `usual`: the kind of interval that needs no name; `digits`:
         digits of losses above 1.
         """
-        quantity, value = STATED.get(self.key), self.show(self.of_summary(row))
-        ends = (row.get("interval90") or {}).get(quantity)
-        if quantity == "time_to_target":
-            times = row[quantity] or {"reached": 0}
-            reached, seeds = times["reached"], row["seeds"]
-            if reached < seeds:
-                return f"{reached} of {seeds} seeds" if reached else "not reached"
-            if not ends:
-                return wording.cell(intervals.stated(times), "s", usual)
+        quantity = STATED.get(self.key)
+        if quantity is None:
+            return self.show(self.of_summary(row))
+        of_run = (row.get("interval90") or {}).get(quantity)
         if quantity == "loss":
             if lost := row.get("diverged"):
                 seeds, of = lost["seeds"], lost["of"]
                 return "diverged" if seeds == of else f"{seeds} of {of} diverged"
-            value = statistics.loss_in_table(row["loss"]["last"], digits)
-            within = ends and "–".join(map(statistics.number, ends))
-        elif quantity:
-            time = intervals.stated(row[quantity]).value
-            value = "stalled" if row["stall"] else statistics.human(time)
-            within = ends and wording.within(time, ends)
-        return f"{value} ({within})" if quantity and within else value
+            ends = f" ({'–'.join(map(statistics.number, of_run))})" if of_run else ""
+            return statistics.loss_in_table(row["loss"]["last"], digits) + ends
+        times = row[quantity] or {"reached": 0}
+        reached, seeds = times.get("reached"), row["seeds"]
+        if quantity == "time_to_target" and reached < seeds:
+            return f"{reached} of {seeds} seeds" if reached else "not reached"
+        if row["stall"]:
+            return "stalled"
+        estimate = intervals.stated(times, one_run=True)
+        shown = of_run or quantity == "time_to_target"
+        return wording.cell(estimate if shown else replace(estimate, interval=None), "s", usual)
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -122,9 +121,7 @@ def _compared(row: Summary, of_loss: str) -> str:
     """Return a value as sentences have it, with its interval where that is not the same."""
     estimate = intervals.stated(row, "value")
     if not of_loss:
-        value = statistics.human(estimate.value)
-        same = {statistics.human(end) for end in estimate.span} == {value}
-        return value if same else wording.cell(estimate, "s")
+        return wording.cell(estimate, "s")
     ends = "–".join(map(statistics.number, estimate.interval or ()))
     return statistics.format_loss(estimate.value) + f" ({ends})" * bool(ends)
 

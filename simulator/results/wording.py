@@ -153,30 +153,12 @@ def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
         return "-"
     size, name = _scale(estimate.value, unit)
     value = f"{number(estimate.value / size)}{name}"
-    if estimate.interval is None:
+    low, high = (number(edge / size) for edge in estimate.span)
+    if f"{low}{name}" == f"{high}{name}" == value:
         return value
-    low, high = (edge / size for edge in estimate.interval)
-    within = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"> {number(low)}"
+    within = f"{low}–{high}" if math.isfinite(estimate.span[1]) else f"> {low}"
     of = "" if kind(estimate) == column else f"{kind(estimate)}: "
     return f"{value} ({of}{within})"
-
-
-def within(value: float, interval: Sequence[float | None] | None) -> str:
-    """Format an interval of a time in the unit of its value: "12.0–14.2 s"."""
-    low, high = interval or (None, None)
-    if low is None:
-        return "-"
-    size, unit = time_unit(value)
-    if high is None:
-        return f"> {number(low / size)} {unit}"
-    first, last = number(low / size), number(high / size)
-    return f"{first}–{last} {unit}" if first != last else ""
-
-
-def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
-    """Format an interval for a column, with its kind if that differs from the usual."""
-    ends = format_interval(estimate, unit)
-    return f"{ends} ({kind(estimate)})" if estimate.interval and kind(estimate) != column else ends
 
 
 def difference(gap: Estimate, unit: str) -> str:

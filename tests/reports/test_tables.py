@@ -8,6 +8,7 @@ from rich.console import Console
 import paceline
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import stated
 from tests.helpers.cases import beside
 
 SCENARIO = beside(__file__, "tables.toml")
@@ -52,9 +53,14 @@ def test_one_seed_has_no_heading_of_intervals(tmp_path):
 
 
 def test_an_interval_is_in_the_unit_of_its_mean():
-    assert wording.within(53.0, [52.3, 13_248.0]) == "52.3–13248 s"
-    assert wording.within(2500.0, [3139.2, None]) == "> 52.3 min"
-    assert wording.within(0.2, [0.1, 1.5]) == "100–1500 ms"
+    for value, ends, text in (
+        (53.0, [52.3, 13_248.0], "53.0 s (52.3–13248)"),
+        (2500.0, [3139.2, None], "41.7 min (> 52.3)"),
+        (0.2, [0.1, 1.5], "200 ms (100–1500)"),
+        (2.0, [1.999, 2.001], "2.00 s"),
+    ):
+        estimate = stated({"mean": value, "interval": ends})
+        assert wording.cell(estimate, "s") == text
 
 
 def test_shares_of_time_that_say_nothing_are_no_table():

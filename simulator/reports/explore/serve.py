@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -68,24 +69,18 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
-@contextmanager
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
+def _listen(host: str, port: int) -> socket.socket:
     """Open a socket that accepts connections. Raises InputError."""
     if not 0 <= port <= 65_535:
         raise InputError(f"--port {port}: not a port; write 0 (a free one) to 65535")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        if hasattr(socket, "SO_REUSEADDR"):
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen()
-        except OSError as error:
-            raise InputError(
-                f"--host {host} --port {port}: cannot listen here ({error.strerror}); "
-                "choose another --port, or 0 for a free one"
-            ) from None
-        yield listener
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InputError(
+            f"--host {host} --port {port}: cannot listen here ({os.strerror(error.errno or 0)}); "
+            "choose another --port, or 0 for a free one"
+        ) from None
 
 
 def _malformed(error: Exception) -> Any:

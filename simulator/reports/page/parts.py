@@ -28,7 +28,8 @@ class PageTable:
     @classmethod
     def of(cls, caption: str, columns: Columns, rows: Sequence[Row], **rest: Any) -> "PageTable":
         """Return the table of `rows` with these columns; `rest`: more fields."""
-        heads = [re.sub(r"\s+", " ", head).replace(" %", "\N{NO-BREAK SPACE}%") for head in columns]
+        heads = [" ".join(re.sub("/\n", "/", heading).split()) for heading in columns]
+        heads = [heading.replace(" %", "\N{NO-BREAK SPACE}%") for heading in heads]
         cells = [[cell(row) for cell in columns.values()] for row in rows]
         return cls(caption, heads, cells, **rest)
 
