@@ -154,7 +154,7 @@ class Transport(Connections):
     def _let_go(self) -> list[Any]:
         """Drop the groups, and return them: each ends with its last reference."""
         groups = [self.team._group, *self._groups]
-        self.team._group = self.flags = self._meeting = self.collectives._flags = None
+        self.team._group = self.flags = self._meeting = self.collectives.flags = None
         self._groups = []
         return groups
 
@@ -193,7 +193,7 @@ class Transport(Connections):
         atexit.unregister(self._hush)
         self._let_go()  # here their threads may still take the interpreter's lock, not at its end
         if self.mailbox is not None:
-            self.mailbox._group = None
+            self.mailbox.group = None
 
     def lost(self) -> str:
         """Return why another process does not answer."""

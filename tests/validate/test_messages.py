@@ -15,7 +15,7 @@ from paceline.simulator.programs.codecs.codec import DGC, QSGD, TopK
 from paceline.simulator.programs.effects import Encoded, Latest
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
-from paceline.validate.training.messages import Address, Mailbox
+from paceline.validate.training.messages import Mailbox
 
 CPU = torch.device("cpu")
 
@@ -45,9 +45,7 @@ def test_a_message_that_comes_before_the_clock_begins_is_not_overtaken():
     """It took a transit of as long as its receiver had been setting up, and came last."""
     wire, clocks = Wire(), (Clock(), Clock())
     ours, theirs = (
-        Mailbox(
-            Address(wire.of(rank), rank, frozenset({1 - rank}), 4096, CPU, lambda _, at: at), clock
-        )
+        Mailbox(wire.of(rank), rank, frozenset({1 - rank}), 4096, CPU, lambda _, at: at, clock)
         for rank, clock in enumerate(clocks)
     )
     clocks[0]._origin -= 1.0  # it has been setting up for a second

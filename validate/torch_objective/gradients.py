@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -47,35 +47,24 @@ def one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class GradientRule(NamedTuple):
-    """How to compute gradients: over `accumulation` micro-batches, with weight decay.
-
-    `weight_decay` times the parameters is added to every gradient, but not to the losses. `key(k)`:
-    seed of the k-th step's random numbers; None if the model draws none.
-    """
-
-    weight_decay: float
-    key: Callable[[int], int] | None
-    accumulation: int = 1
-
-
+@dataclass(eq=False)
 class TorchSource:
     """One worker's gradients on its stream of mini-batches, `batches`.
 
-    `flat` is the model, which all workers share; `buffers` belong to the worker.
+    `flat` is the model, which all workers share; `worker_buffers` are its own. A gradient is
+    summed over `accumulation` micro-batches; `weight_decay` times the parameters is added to it,
+    but not to the losses. `key(k)`: seed of the k-th step's random numbers; None if the model draws
+    none.
     """
 
-    def __init__(
-        self,
-        flat: Flat,
-        samples: DeviceData,
-        batches: Iterator[np.ndarray],
-        buffers: Buffers,
-        rule: GradientRule,
-    ) -> None:
-        self._flat, self._samples, self._batches, self._buffers = flat, samples, batches, buffers
-        self._decay, self._key, self._accumulation = rule
-        self._step = 0
+    flat: Flat
+    samples: DeviceData
+    batches: Iterator[np.ndarray]
+    worker_buffers: Buffers
+    weight_decay: float
+    key: Callable[[int], int] | None
+    accumulation: int = 1
+    step: int = 0
 
     # For the simulator
 
@@ -85,11 +74,11 @@ class TorchSource:
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, np.ndarray]:
         """Return loss and gradient of the next mini-batch at the array `x` (dimension,)."""
-        at = self._flat.tensor(x)
+        at = self.flat.tensor(x)
         if at.device.type != "cpu":
             loss, gradient = self.tensors(at)
             return float(loss), gradient.cpu().numpy().copy()
-        result = np.zeros(self._flat.dimension, dtype=x.dtype)  # torch writes into its memory
+        result = np.zeros(self.flat.dimension, dtype=x.dtype)  # torch writes into its memory
         with one_thread(at.device):
             return float(self._write(at, torch.from_numpy(result))), result
 
@@ -110,43 +99,43 @@ class TorchSource:
         parameters = x.split_with_sizes(list(sizes[::-1]))[::-1]
 
         def decay(number: int, piece: Tensor) -> None:
-            if self._decay:
-                piece.add_(parameters[number], alpha=self._decay)
+            if self.weight_decay:
+                piece.add_(parameters[number], alpha=self.weight_decay)
             freed(number, piece)
 
         gradient = torch.zeros_like(x)
         for number, loss in enumerate(self._losses(x), start=1):
-            if number < self._accumulation:
-                self._flat.backward(loss, gradient)
+            if number < self.accumulation:
+                self.flat.backward(loss, gradient)
             else:
-                self._flat.backward_in_pieces(loss, gradient, sizes, decay)
+                self.flat.backward_in_pieces(loss, gradient, sizes, decay)
 
     def buffers(self) -> Tensor:
         """Return a copy of this worker's buffers as one vector, perhaps empty."""
-        return self._buffers.flat.clone()
+        return self.worker_buffers.flat.clone()
 
     def next_rows(self) -> np.ndarray:
         """Return the next mini-batch as indices of training samples (batch,)."""
-        self._step += 1
-        return next(self._batches)
+        self.step += 1
+        return next(self.batches)
 
     def _write(self, x: Tensor, gradient: Tensor) -> Tensor:
         losses = []
         for loss in self._losses(x):
-            self._flat.backward(loss, gradient)
+            self.flat.backward(loss, gradient)
             losses.append(loss.detach())
-        if self._decay:
-            gradient.add_(x, alpha=self._decay)
+        if self.weight_decay:
+            gradient.add_(x, alpha=self.weight_decay)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _losses(self, x: Tensor) -> Iterator[Tensor]:
         """Yield the micro-batches' losses, which add up to the mini-batch's."""
-        batch = self._samples.train(self.next_rows())
-        self._flat.go_to(x)
-        self._buffers.use()
-        key = self._key and self._key(self._step)
-        parts = zip(*(tensor.tensor_split(self._accumulation) for tensor in batch), strict=True)
+        batch = self.samples.train(self.next_rows())
+        self.flat.go_to(x)
+        self.worker_buffers.use()
+        key = self.key and self.key(self.step)
+        parts = zip(*(tensor.tensor_split(self.accumulation) for tensor in batch), strict=True)
         for number, (inputs, labels) in enumerate(parts):
             with nullcontext() if key is None else seeded(key + number, x.device):
-                loss = functional.cross_entropy(self._flat.module(inputs), labels)
-            yield loss if self._accumulation == 1 else loss * (len(labels) / len(batch[1]))
+                loss = functional.cross_entropy(self.flat.module(inputs), labels)
+            yield loss if self.accumulation == 1 else loss * (len(labels) / len(batch[1]))

@@ -27,7 +27,7 @@ from ..host.device import numbered_device
 from . import data, models
 from .data import DeviceData
 from .flat import Buffers, Flat
-from .gradients import GradientRule, TorchSource, one_thread, seeded
+from .gradients import TorchSource, one_thread, seeded
 
 PACKAGES = ("torch", "torchvision")
 EVALUATED = 10_000  # most training samples for the loss
@@ -103,9 +103,9 @@ class TorchObjective:
             stream = generator(self._seed, Purpose.BATCH, rank, 0, step)
             return int(stream.integers(2**63))
 
-        rule = GradientRule(self.weight_decay, key if self.random else None, self._accumulation)
+        rule = self.weight_decay, key if self.random else None, self._accumulation
         batches, buffers = self.epochs.batches(rank, self._batch), Buffers(self.flat.module)
-        self._sources[rank] = TorchSource(self.flat, self.samples, batches, buffers, rule)
+        self._sources[rank] = TorchSource(self.flat, self.samples, batches, buffers, *rule)
         return self._sources[rank]
 
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:

@@ -8,10 +8,11 @@ they run the same collective, know when the last rank joined, and stop together.
 import sys
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, nan
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -92,10 +93,11 @@ class RealCollective:
             )
 
 
-class Member(NamedTuple):
-    """A worker among the `ranks` of collectives; `flags`: a group only for numbers.
+@dataclass(eq=False)
+class Collectives:
+    """The collectives of one worker among `ranks`, in order.
 
-    `deadline`: seconds at which the run ends.
+    `flags`: a group only for numbers; `deadline`: seconds at which the run ends.
     """
 
     transport: DeviceGroup
@@ -103,15 +105,11 @@ class Member(NamedTuple):
     rank: int
     ranks: int
     device: torch.device
-    deadline: float = inf
+    deadline: float
+    accounting: Accounting
 
-
-class Collectives:
-    """The collectives of one worker, in order."""
-
-    def __init__(self, member: Member, accounting: Accounting) -> None:
-        self._transport, self._flags, self._rank, self._ranks, self._device, self._deadline = member
-        self._meter, self._network, self._clock = accounting
+    def __post_init__(self) -> None:
+        self._meter, self._network, self._clock = self.accounting
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
@@ -147,7 +145,7 @@ class Collectives:
             padding = torch.zeros(int(longest) - len(body), dtype=torch.uint8)
             return torch.cat([start, body, padding])
 
-        handle.pending = [self._transport.gather(message, lengths.wait if lengths else None)]
+        handle.pending = [self.transport.gather(message, lengths.wait if lengths else None)]
         return handle
 
     def question(self, handle: RealCollective, step: int) -> RealCollective:
@@ -180,7 +178,7 @@ class Collectives:
         return int(self._tell([float(self.started)]).wait().max())
 
     def _tell(self, numbers: list[float]) -> Pending:
-        return tell(self._flags, numbers, self._transport.finish)
+        return tell(self.flags, numbers, self.transport.finish)
 
     def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
         handle = RealCollective(self.started, kind, step, first)
@@ -191,7 +189,7 @@ class Collectives:
     def _own(self, handle: RealCollective) -> list[float]:
         """Return this rank's numbers that describe the collective."""
         now = self._clock.now()
-        return [float(handle.line), handle.about, float(now > self._deadline), now]
+        return [float(handle.line), handle.about, float(now > self.deadline), now]
 
     def _start_mean(
         self,
@@ -216,7 +214,7 @@ class Collectives:
                     handle.hold(payload())
                 return self._buffer(handle, dtype, first=index == 0)
 
-            handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
+            handle.pending.append(self.transport.total(buffer, after if index == 0 else None))
 
     def _start_rounded(self, packed: Packed) -> Pending:
         """Start the mean of a payload's rounded vectors, padded to equal parts of whole blocks."""
@@ -230,7 +228,7 @@ class Collectives:
         packed = handle.packed
         parts = [tensor.detach().reshape(-1) for tensor in packed.tensors if tensor.dtype == dtype]
         length = self._length(packed) if first else 0
-        buffer = torch.empty(length, dtype=dtype, device=self._device)
+        buffer = torch.empty(length, dtype=dtype, device=self.device)
         if parts:
             buffer = torch.cat([buffer, *parts])
             if (scale := self.scale(dtype)) != 1.0:
@@ -238,18 +236,18 @@ class Collectives:
         if first:
             described = self._own(handle)  # called last: it contains the time of issue
             exact, numbers = described[:WHOLE], [*described[WHOLE:], *packed.numbers]
-            written = packing.write_numbers(exact, numbers, self._rank, self._ranks, buffer)
+            written = packing.write_numbers(exact, numbers, self.rank, self.ranks, buffer)
             buffer[:length].copy_(written, non_blocking=True)
         return buffer
 
     def _length(self, packed: Packed) -> int:
         """Return the number of buffer entries for the numbers of all ranks."""
-        return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
+        return self.ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def scale(self, dtype: torch.dtype) -> float:
         """Return the exact factor for scaling a payload; 1: the sum is divided instead."""
-        exact = dtype in EXACT and not self._ranks & (self._ranks - 1)
-        return 1 / self._ranks if exact else 1.0
+        exact = dtype in EXACT and not self.ranks & (self.ranks - 1)
+        return 1 / self.ranks if exact else 1.0
 
     def _result(self, handle: RealCollective) -> Landed:
         """Return a mean that has arrived, due or not, and all ranks' numbers."""
@@ -259,7 +257,7 @@ class Collectives:
             return handle.landed
 
     def _land(self, handle: RealCollective) -> Landed:
-        sums, m = [work.wait() for work in handle.pending], self._ranks
+        sums, m = [work.wait() for work in handle.pending], self.ranks
         packed = handle.packed  # set by now, also for chained collectives
         dtypes = _dtypes(packed)
         totals = dict(zip(dtypes, sums, strict=True))
@@ -334,7 +332,7 @@ class Collectives:
             self.ending = self.ending or past > 0
             if (line, about) != mine:
                 raise ProgramError(
-                    f"worker {self._rank} starts {handle.kind} {handle.number} at line "
+                    f"worker {self.rank} starts {handle.kind} {handle.number} at line "
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
                     "all workers must start the same collectives in the same order"
                 )
@@ -346,7 +344,7 @@ class Collectives:
         head, start = packing.head(handle.packed), 8 * (OWN + 1)
         ends = (start + int(numbers[OWN]) for numbers in by_rank)
         bodies = (row[start:end] for row, end in zip(rows, ends, strict=True))
-        return tuple(packing.put_together(packing.read(head, b, self._device)) for b in bodies)
+        return tuple(packing.put_together(packing.read(head, b, self.device)) for b in bodies)
 
 
 def _room(payload: Payload) -> float:

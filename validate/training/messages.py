@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf, isnan
 from typing import Any, NamedTuple
@@ -49,8 +50,9 @@ class Message(NamedTuple):
     payload: Payload
 
 
-class Address(NamedTuple):
-    """A node's rank, group and `peers`.
+@dataclass(eq=False)
+class Mailbox:
+    """One node's messages to and from its peers; `ended`: peers that have finished.
 
     `capacity`: bytes of the longest message; `receives`: maps (size, due) to the time at which a
     message has passed this node's network card (s).
@@ -62,14 +64,9 @@ class Address(NamedTuple):
     capacity: int
     device: torch.device
     receives: Callable[[float, float], float]
+    clock: Clock
 
-
-class Mailbox:
-    """One node's messages to and from its peers; `ended`: peers that have finished."""
-
-    def __init__(self, address: Address, clock: Clock) -> None:
-        self._clock = clock
-        self._group, self.rank, self.peers, self._capacity, self._device, self._receives = address
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._arriving: list[Message] = []  # a heap, by arrival at this node's network card
         self._come: list[Message] = []
@@ -108,19 +105,19 @@ class Mailbox:
     def _send(self, to: int, start: list[float], body: Tensor, head: bytes = b"") -> None:
         numbers = torch.tensor(start, dtype=torch.float64).view(torch.uint8)
         message = torch.cat([numbers, torch.tensor(list(head), dtype=torch.uint8), body])
-        if len(message) > self._capacity:
+        if len(message) > self.capacity:
             raise ProgramError(
                 f"a message of {len(message)} bytes: more than two vectors; send several messages"
             )
         while self._sent and self._sent[0][0].is_completed():
             self._sent.popleft()
-        self._sent.append((self._group.send([message], to, 0), message))
+        self._sent.append((self.group.send([message], to, 0), message))
 
     def _listen(self, peer: int) -> None:
         least, most = POSTED
         posted = deque[tuple[Any, Tensor]]()
-        for _ in range(max(least, min(most, ROOM // self._capacity))):
-            self._post(peer, torch.empty(self._capacity, dtype=torch.uint8), posted)
+        for _ in range(max(least, min(most, ROOM // self.capacity))):
+            self._post(peer, torch.empty(self.capacity, dtype=torch.uint8), posted)
         heads: list[packing.Head] = []
         while True:
             try:
@@ -134,17 +131,17 @@ class Mailbox:
                 if length:
                     heads.append(pickle.loads(buffer[8 * START : begin].numpy().tobytes()))
                 body = buffer[begin : begin + int(size_of_body)]
-                packed = packing.read(heads[int(number)], body, self._device)
+                packed = packing.read(heads[int(number)], body, self.device)
                 self._post(peer, buffer, posted)
                 payload = packing.put_together(packed)
             except Exception as error:  # raised when a message is awaited
                 self.failure = error
                 break
-            self._clock.begun.wait()  # before that, its time would be wrong
+            self.clock.begun.wait()  # before that, its time would be wrong
             with self._changed:
                 if isnan(transit):
-                    transit = max(0.0, self._clock.now() - sent)
-                elif self._clock.now() > sent + transit:
+                    transit = max(0.0, self.clock.now() - sent)
+                elif self.clock.now() > sent + transit:
                     self.late += 1
                 self._transits[peer] = transit
                 at = sent + transit
@@ -160,7 +157,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def _post(self, peer: int, buffer: Tensor, posted: deque[tuple[Any, Tensor]]) -> None:
-        posted.append((self._group.recv([buffer], peer, 0), buffer))
+        posted.append((self.group.recv([buffer], peer, 0), buffer))
 
     def take(
         self, source: int, until: float, computed: Callable[[], bool], patience: float = inf
@@ -171,12 +168,12 @@ class Mailbox:
         `wake` makes it check again. Raises the error of a listening thread, and
         TimeoutError if no message is in transit for `patience` seconds.
         """
-        given_up = self._clock.now() + patience
+        given_up = self.clock.now() + patience
         with self._changed:
             while True:
                 if self.failure is not None:
                     raise self.failure
-                now = self._clock.now()
+                now = self.clock.now()
                 self._let_through(now)
                 first = min(
                     (message for message in self._come if source in (ANY, message.sender)),
@@ -208,7 +205,7 @@ class Mailbox:
         """Pass messages through the network card, in order of arrival."""
         while self._arriving and self._arriving[0].due <= now:
             message = heappop(self._arriving)
-            passed = self._receives(message.size, message.due)
+            passed = self.receives(message.size, message.due)
             self._come.append(message._replace(due=passed))
 
     def wake(self) -> None:

@@ -67,18 +67,14 @@ class Limits:
 class Role(NamedTuple):
     """A node's part of a `scenario`, starting from the parameters `start`.
 
-    `learner`: source of its gradients; None for a server.
+    `learner`: source of its gradients; None for a server. `spans`: its timeline; `see`, `learned`:
+    functions to call after marks and gradients.
     """
 
     scenario: Scenario
     seed: int
     start: Tensor
     learner: Any
-
-
-class Display(NamedTuple):
-    """The observers of a node: its timeline, and functions for marks and gradients."""
-
     spans: Spans
     see: Callable[["RealNode", Tensor], None]
     learned: Callable[["RealNode"], None]
@@ -121,8 +117,8 @@ class RealNode(TensorNode):
     that depended on time, in order; `events`: rows of `training.events.EVENT`.
     """
 
-    def __init__(self, role: Role, limits: Limits, links: Connections, display: Display) -> None:
-        scenario, seed, start, self._learner = role
+    def __init__(self, role: Role, limits: Limits, links: Connections) -> None:
+        scenario, seed, start, self._learner, self._spans, self._see, self._learned = role
         introduce(self, scenario, start)
         self.rank = links.rank
         self.seed(seed)
@@ -131,7 +127,6 @@ class RealNode(TensorNode):
         self._limits = limits
         self._meter, self._network, self._clock = links.meter, links.network, links.clock
         self._collectives, self._mailbox = links.collectives, links.mailbox
-        self._spans, self._see, self._learned = display
         self._device = devices.of(start.device)
         self._backward = ThreadPoolExecutor(1, thread_name_prefix="backward")
         self._durations: Iterator[float] | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -57,39 +57,36 @@ class Account:
     machine: dict[str, Any] = field(default_factory=dict)
 
 
-class Cadence(NamedTuple):
-    """The steps to record: every `every`-th and the `last`.
-
-    If `adaptive`, for runs whose number of steps is unknown, the interval doubles whenever there
-    are more than twice `POINTS` snapshots.
-    """
-
-    every: int
-    last: float
-    adaptive: bool
-
-
+@dataclass(eq=False)
 class Recorder:
     """Writer of a node's snapshots (`rank-N.bin`) and its account (`rank-N.json`).
 
     `like`: a tensor of a snapshot's dtype and dimension; `buffers`: number of entries of the
-    model's buffers.
+    model's buffers. It records every `every`-th step and the `last`. If `adaptive`, for runs whose
+    number of steps is unknown, the interval doubles whenever there are more than twice `POINTS`
+    snapshots.
     """
 
-    def __init__(
-        self, folder: Path, rank: int, like: Tensor, buffers: int, cadence: Cadence
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._whole = folder / f"rank-{rank}.json"
+    folder: Path
+    rank: int
+    like: Tensor
+    buffers: int
+    every: int
+    last: float
+    adaptive: bool
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._whole = self.folder / f"rank-{self.rank}.json"
         for name in (self._whole, self._whole.with_suffix(".npz")):
             name.unlink(missing_ok=True)  # files of an earlier attempt
-        self._every, self._last, self._adaptive = cadence
-        self._next = min(self._every, self._last)
+        self._next = min(self.every, self.last)
         self._taken = 0
         self.observing = 0.0
         self._queue: queue.Queue[Any] = queue.Queue(WAITING)
-        self._file = (folder / f"rank-{rank}.bin").open("wb")
-        head = {"dtype": DTYPES[str(like.dtype)], "dimension": like.numel(), "buffers": buffers}
+        self._file = self._whole.with_suffix(".bin").open("wb")
+        kind, size = DTYPES[str(self.like.dtype)], self.like.numel()
+        head = {"dtype": kind, "dimension": size, "buffers": self.buffers}
         self._file.write(f"{json.dumps(head)}\n".encode())
         self._file.flush()  # so that the file can be read even without snapshots
         self._failure: Exception | None = None
@@ -110,11 +107,11 @@ class Recorder:
             raise self._failure
         self._queue.put(((step, *row), fetch(x), fetch(buffers)))
         self._taken += 1
-        if self._adaptive and self._taken > 2 * POINTS:
-            self._every *= 2
+        if self.adaptive and self._taken > 2 * POINTS:
+            self.every *= 2
             self._taken //= 2
-        following = (step // self._every + 1) * self._every
-        self._next = min(following, self._last) if step < self._last else following
+        following = (step // self.every + 1) * self.every
+        self._next = min(following, self.last) if step < self.last else following
         self.observing += time.monotonic() - begin
 
     def _write(self) -> None:
@@ -154,7 +151,7 @@ class Recorder:
             raise self._failure
         self._file.close()
         account.observing = self.observing
-        document = asdict(account) | {"every": self._every}
+        document = asdict(account) | {"every": self.every}
         store.write(self._whole, json.dumps(document).encode())  # marks the node as finished
 
 

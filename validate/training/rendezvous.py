@@ -21,9 +21,9 @@ from paceline.simulator.inputs.paths import leaves
 
 from ..host import device as devices
 from . import transport
-from .collectives import Collectives, Member
+from .collectives import Collectives
 from .emulated_network import Accounting
-from .messages import SKELETON, START, Address, Mailbox
+from .messages import SKELETON, START, Mailbox
 from .transport import DeviceGroup
 
 LOOPBACK = "localhost", "127.0.0.1", "::1"  # names that never mean another machine
@@ -152,17 +152,19 @@ class Connections:
             kind = DeviceGroup if self._start.device.type == "cpu" else transport.Staged
             self.team = kind(self._gloo("team", workers, self.timeout), device)
         self.flags = self._kept(self._gloo("flags", workers, self.timeout))
-        where = self._start.device
-        member = Member(self.team, self.flags, rank, workers, where, deadline)
-        self.collectives = Collectives(member, self._accounting)
+        where, accounting = self._start.device, self._accounting
+        self.collectives = Collectives(
+            self.team, self.flags, rank, workers, where, deadline, accounting
+        )
 
     def open_mailbox(self, nodes: int, peers: Iterable[int]) -> None:
         """Open the mailbox of a node: messages travel by gloo."""
         group = self._kept(self._gloo("post", nodes, transport.FOREVER))
         capacity = 8 * START + SKELETON + VECTORS * self._start.nbytes
         receives, device = self.network.receives, self._start.device
-        address = Address(group, self.rank, frozenset(peers), capacity, device, receives)
-        self.mailbox = Mailbox(address, self.clock)
+        self.mailbox = Mailbox(
+            group, self.rank, frozenset(peers), capacity, device, receives, self.clock
+        )
 
     def _gloo(self, name: str, size: int, timeout: float) -> Any:
         return transport.gloo(sub_store(self.store, name), self.rank, size, timeout)

@@ -24,9 +24,9 @@ from ..host import machine
 from . import learner, rendezvous
 from .clock import Clock
 from .emulated_network import Accounting, EmulatedNetwork, RealNetwork
-from .node import Display, Limits, RealNode, Role
+from .node import Limits, RealNode, Role
 from .packing import TensorMeter
-from .records import Account, Cadence, Recorder
+from .records import Account, Recorder
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
@@ -107,8 +107,8 @@ class TaskProcess:
         every, adaptive = _interval(program, scenario, self.rank)
         like = self._start if watched and self._learns else nothing
         buffers = self._buffers().numel()
-        cadence = Cadence(every, self._limits.step, adaptive)
-        self._recorder = Recorder(task.folder, self.rank, like, buffers, cadence)
+        cadence = every, self._limits.step, adaptive
+        self._recorder = Recorder(task.folder, self.rank, like, buffers, *cadence)
         buffered = not watched and buffers > 0  # marks do not contain them
         self._counter = StepCounter(place.store, self._limits.step)
         if program.pooled:
@@ -127,10 +127,10 @@ class TaskProcess:
                 nodes = range(self.workers) if source is None else range(self.workers, self.size)
             links.open_mailbox(self.size, {*nodes} - {self.rank})
         self._spans = Spans(scenario.run.timeline_spans)
-        role = Role(scenario, task.seed, self._start, source)
         see = self._see if watched else self._count
         learned = self._see_buffers if buffered else lambda node: None
-        self.node = RealNode(role, self._limits, links, Display(self._spans, see, learned))
+        role = Role(scenario, task.seed, self._start, source, self._spans, see, learned)
+        self.node = RealNode(role, self._limits, links)
         compare([self.node], scenario, goal, task.algorithm.parameters)
         if source is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
