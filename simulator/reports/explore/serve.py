@@ -2,7 +2,6 @@
 
 import ipaddress
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -77,8 +76,9 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # the rest names the address again
         raise InputError(
-            f"--host {host} --port {port}: cannot listen here ({os.strerror(error.errno or 0)}); "
+            f"--host {host} --port {port}: cannot listen here ({why}); "
             "choose another --port, or 0 for a free one"
         ) from None
 
