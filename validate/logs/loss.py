@@ -258,7 +258,7 @@ def _critical(
         return batch.matched(factors), float(np.exp(np.mean(np.log(ends)))), []
     critical = batch.published(float(first.tokens.max()))
     basis = f"taken {critical.basis}"
-    if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
+    if tokens < batch.FACTS.few or critical.high > batch.FACTS.vague * critical.value:
         basis = (
             f"no law is known for few tokens, or for samples other than text (so it is {basis}); "
             "give --noise-scale, or another run with a different batch size"

@@ -7,25 +7,15 @@ A run at batch B needs a number of steps proportional to 1 + critical / B (McCan
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from ...inputs import untrusted
 from ...results.intervals import NORMAL
 
-SPREAD = 2.0  # factor, either way, between the definitions and models of published laws
-SEEN, BEYOND = 1e9, 3.0
-"""Approximate least tokens of the law's runs, and a further factor for every ten times fewer
-tokens: at 8e5 tokens the law was 35 times too high
-(docs/evidence/validation/learning-curves.md)."""
-FEW = 1024  # tokens per worker and step: a sequence of most language models has more
-VAGUE = 5.0  # factor of the law's critical batch, either way, beyond which the law does not apply
-GROWTH = 0.2
-"""Power of the tokens with which it grows along a run: 0 and 0.65 in two small GPTs. The published
-law has 0.47, of runs that end at different lengths."""
-DRIFT = 0.1
-"""Share of the log of a ratio of batches, by which the log of their factor of steps drifts from a
-quarter of a run to its end, in these two."""
+FACTS = SimpleNamespace(**untrusted.packaged(__file__, "batch.toml"))
 LATE, LEVELS = 1 / 3, 9  # share of a run's steps that is compared, and losses in it
 FEWEST, BINS, REPLICATES = 2, 128, 100
 """Losses of a run that is compared, means that a long log becomes, and samples of its noise."""
@@ -49,7 +39,7 @@ def given(value: float | Sequence[float], grown: float = 1.0) -> Critical:
     """
     low, high = (value, value) if isinstance(value, int | float) else value
     middle = math.sqrt(low * high) if math.isfinite(high) else high
-    times = grown**GROWTH
+    times = grown**FACTS.growth
     return Critical(times * middle, times * low, times * high, "given")
 
 
@@ -61,8 +51,8 @@ def published(tokens: float) -> Critical:
     al. (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
     """
     value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
-    spread = SPREAD * BEYOND ** max(math.log10(SEEN / tokens), 0.0)
-    within = "two" if spread == SPREAD else f"{spread:.2g} with so few tokens"
+    spread = FACTS.spread * FACTS.beyond ** max(math.log10(FACTS.seen / tokens), 0.0)
+    within = "two" if spread == FACTS.spread else f"{spread:.2g} with so few tokens"
     source = f"by the law of arXiv 2410.21676 for language, within a factor of {within}"
     return Critical(value, value / spread, value * spread, source)
 
@@ -126,7 +116,7 @@ def matched(factors: Sequence[tuple[float, float, np.ndarray]]) -> Critical:
     for one, other, drawn in factors:
         small, large = min(one, other), max(one, other)
         log, span = float(drawn[0] if one < other else -drawn[0]), math.log(large / small)
-        sd = math.hypot(float(np.std(drawn)), DRIFT * span)
+        sd = math.hypot(float(np.std(drawn)), FACTS.drift * span)
         tried = np.clip(log + NORMAL * sd * np.arange(-1, 2), LEAST, LINEAR * span)
         low, middle, high = np.log(np.expm1(tried) / (1 - np.exp(tried - span)) * small).tolist()
         logs.append(middle)  # one side is endless where hardly any, or all, of the gain is left
