@@ -54,7 +54,7 @@ class SweepResult(Display):
     `label`, `program`, `engine`, `seeds`, and the means of `RESULT_COLUMNS` with 90 % intervals,
     and any estimated medians. `seed_rows` has the single runs. None stands for missing values, such
     as the mean time to a target that some seed never reached. `versions`: the versions on which the
-    numbers depend. `picks`: the verdict at every point, from `picked`; `bounds`: labels of
+    numbers depend. `picks`: the verdict at every point, from `judged`; `bounds`: labels of
     algorithms that are never picked. `resumed` counts the runs stored before. `loss_basis`: the
     basis of the loss at all points; None if points differ, or have none.
     """
@@ -225,7 +225,9 @@ def collected(
             seed_rows += [point | head | run for run in record["runs"]]
             count.update((label, note) for note in record["notes"])
             bounds |= {label} if algorithm.bound else set()
-        picks.append(dict(statistics.jsonable(picked(scenario, by_label))))
+        pairs = zip(by_label.items(), scenario.algorithm, strict=True)
+        trained = {label: record for (label, record), one in pairs if not one.bound}
+        picks.append(dict(statistics.jsonable(judged(scenario, trained))))
     warnings = [*base.notes, *notes(rows, count)]
     versions = plugins.versions(*(scenario.objective for scenario in scenarios))
     based = {basis for scenario in scenarios for basis in bases(scenario).values()}
@@ -233,15 +235,6 @@ def collected(
         base, values, even(rows), even(seed_rows), warnings, versions, picks, sorted(bounds),
         resumed, based.pop() if len(based) == 1 else None,
     )  # fmt: skip
-
-
-def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
-    """Return the verdict on a point's algorithms, without bounds.
-
-    `records`: results of `measured` by label, in the order of the scenario's algorithms.
-    """
-    pairs = zip(records.items(), scenario.algorithm, strict=True)
-    return judged(scenario, {label: record for (label, record), one in pairs if not one.bound})
 
 
 def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
@@ -289,11 +282,10 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
     """
     if len({tuple(one.name for one in scenario.algorithm) for scenario in scenarios}) > 1:
         return [[algorithm.label for algorithm in scenario.algorithm] for scenario in scenarios]
-    columns = [*zip(*(scenario.algorithm for scenario in scenarios), strict=True)]
+    columns = zip(*(scenario.algorithm for scenario in scenarios), strict=True)
     common = [
-        one.label if len({other.label for other in column}) == 1 else one.name
+        column[0].label if len({one.label for one in column}) == 1 else column[0].name
         for column in columns
-        for one in column[:1]
     ]
     twice = {name for name in common if common.count(name) > 1}
     names = [f"{name} [{at}]" if name in twice else name for at, name in enumerate(common)]

@@ -181,14 +181,12 @@ class TuneResult(Display):
 
     def _spent(self) -> dict[str, Spent]:
         """Return the amounts that configurations use, for sentences."""
-        base, losses, spent = self.reference, self._losses, dict[str, Spent]()
-        named = self._choice[0], base
-        for choice in self.ranked:
-            if (label := choice.label) in named:
-                row = ranking.row(choice, self.objective, self.space)
-                share = losses.above(label, base) if base else None
-                of_row = Spent.of(row, share)
-                spent[label] = of_row._replace(loss=stated(row, "value"))
+        base, spent = self.reference, dict[str, Spent]()
+        for one in self.ranked:
+            if one.label in (self._choice[0], base):
+                row = ranking.row(one, self.objective, self.space)
+                share = self._losses.above(one.label, base) if base else None
+                spent[one.label] = Spent.of(row, share)._replace(loss=stated(row, "value"))
         return spent
 
     @property
@@ -237,12 +235,11 @@ class TuneResult(Display):
 
         `set`: arguments of `simulate --set` that run only the pick.
         """
-        keys, label = self.verdict.keys, self.verdict.pick
-        for one in self.ranked:
-            if one.label == label:
-                table = self.space.scenario.table
-                algorithm = f"algorithm=[{toml(one.candidate.table)}]"
-                keys["set"] = [algorithm, *one.candidate.overrides(table)]
+        keys = self.verdict.keys
+        if self.verdict.pick:
+            one = self.simplest.candidate
+            algorithm = f"algorithm=[{toml(one.table)}]"
+            keys["set"] = [algorithm, *one.overrides(self.space.scenario.table)]
         return keys
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
