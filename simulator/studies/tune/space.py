@@ -282,7 +282,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
         )
     if not tuned:
         tried = "; ".join(
-            f"{family}: {', '.join(f'{key} {_list(own)}' for key, own in entry.choices.items())}"
+            f"{family}: {', '.join(f'{key} {_list(x)}' for key, x in entry.choices.items())}"
             for family, entry in entries.items()
             if entry.choices
         )
@@ -309,7 +309,7 @@ def _demand_groups(scenario: Scenario) -> None:
         for name in chosen:
             if name not in names:
                 remedy = nearest(name, names, "groups")
-                raise InputError(f"{scenario.file}: {key}: {name}: {remedy}")
+                raise InputError(f"{scenario.file}: {key}: no group {name}; {remedy}")
 
 
 def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
