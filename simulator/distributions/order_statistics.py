@@ -69,7 +69,7 @@ class _Sum:
     @property
     def reach(self) -> float:
         """Time (s) beyond which single large draws dominate, so that the lattice may end."""
-        # in place of an infinite or huge deviation
+        # The bound replaces an infinite or huge deviation.
         squares = [
             times * min(law.variance, (10 * law.expectation) ** 2) for law, times in self.terms
         ]

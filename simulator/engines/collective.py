@@ -9,7 +9,7 @@ from . import payloads
 
 TIME_TOLERANCE = 1e-12
 """Relative difference of times below which they are equal up to rounding."""
-ABSENT = -1  # in place of a step: this worker has not joined
+ABSENT = -1  # instead of a step: this worker has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
 
 

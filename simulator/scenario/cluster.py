@@ -279,8 +279,8 @@ class Group(_Nodes):
     inner: InnerOf | None = optional(
         'links between the devices of a worker: a table, or a kind such as "pcie3-host"'
     )
-    node_hour: NonNegative | None = optional("in place of cost.node_hour")
-    device_hour: NonNegative | None = optional("in place of cost.device_hour")
+    node_hour: NonNegative | None = optional("replaces cost.node_hour")
+    device_hour: NonNegative | None = optional("replaces cost.device_hour")
 
 
 class Sampling(Section):

@@ -171,7 +171,7 @@ class Outages:
         return self._final_attempt
 
     def _spare(self) -> None:
-        """Skip the gradients of a round from which the client drops out: nobody gets them."""
+        """Skip the gradients of a round from which the client drops out: none is used."""
         node = self._node
         if self._sources:
             node.replace_source(*self._sources)

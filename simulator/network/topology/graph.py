@@ -33,7 +33,7 @@ from .traffic_shape import (
 )
 
 PICOSECONDS = 1e12  # per second; every hop adds one, so the fewest hops win among equal paths
-FOREVER = 1e9  # seconds, in place of a latency without a mean
+FOREVER = 1e9  # seconds, instead of a latency without a mean
 
 
 class PlacePath(NamedTuple):
