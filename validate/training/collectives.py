@@ -217,12 +217,12 @@ class Collectives:
             handle.pending.append(self.transport.total(buffer, after if index == 0 else None))
 
     def _start_rounded(self, packed: Packed) -> Pending:
-        """Start the mean of a payload's rounded vectors, padded to equal parts of whole blocks."""
+        """Start the mean of a payload's rounded vectors, in parts of whole blocks."""
         grid = packed.grid
         assert grid is not None
         body = torch.cat(packed.tensors)
-        padding = body.new_zeros(-len(body) % (grid.block * self._ranks))
-        return self._transport.mean_of_parts(lambda: torch.cat([body, padding]), grid.mean)
+        padding = body.new_zeros(-len(body) % (grid.block * self.ranks))
+        return self.transport.mean_of_parts(lambda: torch.cat([body, padding]), grid.mean)
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed

@@ -57,7 +57,7 @@ class Slot(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Blocks of a vector as bytes: a scale, unless all entries are bf16, and the numbers."""
+    """Blocks of a vector as bytes: scales (none if all are bf16), then numbers."""
 
     kind: str
     dtype: torch.dtype

@@ -104,7 +104,7 @@ class DeviceGroup:
         return self._start(buffer, after, begin, torch.stack)
 
     def mean_of_parts(self, buffer: Make, mean: Callable[[Tensor], Tensor]) -> Pending:
-        """Start a reduce-scatter and an all-gather of `buffer()`, in as many parts as ranks.
+        """Start a reduce-scatter and an all-gather of `buffer()`, in a part per rank.
 
         Each rank turns all ranks' buffers of one part into their `mean`: shape (ranks, length of a
         part) to (length of a part,).
