@@ -60,8 +60,10 @@ def of_runs(
         if not there or silent or SIMULATE not in column.shown_in:
             continue
         heading = _heading(column, target and f"loss {target:g}", usual)
-        cell: Cell = partial(column.cell, usual=usual, digits=digits)
-        if any(row.get("interval90", {}).get(quantity) for row in rows):
+        of_one_run = any((row.get("interval90") or {}).get(quantity) for row in rows)
+        stated_kind = USUAL if of_one_run else usual  # the kind of intervals that the heading names
+        cell: Cell = partial(column.cell, usual=stated_kind, digits=digits)
+        if of_one_run:
             heading = heading.partition("\n(")[0] + f"\n({USUAL})"
         elif key == compared:
             heading = what.replace(" at ", " at\n") or heading

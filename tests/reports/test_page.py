@@ -655,7 +655,7 @@ def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):
     report([folder / "sockets"], folder / "sockets.html")
     page = (folder / "sockets.html").read_text("utf-8")
     assert paces[0]["mean"] < 1  # the unit is that of the mean
-    assert f"{1e3 * low:.0f}–{1e3 * high:.0f})" in page
+    assert f"({1e3 * low:.0f}–{1e3 * high:.0f})" in page
     assert "s/step (90\xa0%)" in page
 
 
