@@ -88,13 +88,11 @@ def tune(  # noqa: PLR0913 - the options of the command
         notes += ended_short(tried, ranked, aim.target)
         close = closest(ranked, order)
         timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
-        ended, part = len(contenders) + len(search.refused), 0.0
+        ended = len(contenders) + len(search.refused)
 
         def rest(done: float, runs: int) -> None:
-            nonlocal part
-            part = max(part, done / runs)
-            if progress:
-                progress(ended + part * search.after, ended + search.after)
+            if progress and runs:  # no change may have an effect
+                progress(ended + done / runs * search.after, ended + search.after)
 
         runner.progress = rest
         regret = regrets(search, close, order) if timed else []
