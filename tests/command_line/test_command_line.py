@@ -165,7 +165,7 @@ def test_seeds_are_numbered_from_the_base_seed(folder):
 def test_processes_and_dask_give_the_same_numbers(folder, capsys):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
     ) as cluster:
         hows = {"one": (), "two": ("--jobs", 2), "dask": ("--dask", cluster.scheduler_address)}
         for out, how in hows.items():
@@ -317,7 +317,7 @@ def test_a_closed_pipe_is_quiet(folder):
     assert process.wait() in (0, 1)
 
 
-@looped("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("closed", [">&-", pytest.param("2>&-", marks=pytest.mark.nightly)])
 def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
     line = f'"{sys.executable}" -m paceline simulate test.toml --seeds 1 --figure svg {closed}'
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -329,7 +329,8 @@ def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
 
 
 def test_a_terminal_without_unicode_gets_a_table(folder):
-    process = command("simulate", "test.toml", env={"PYTHONIOENCODING": "ascii"})
+    few = "--seeds", 1, "--figure", "svg"
+    process = command("simulate", "test.toml", *few, env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert "ssgd" in out
@@ -338,7 +339,8 @@ def test_a_terminal_without_unicode_gets_a_table(folder):
 def test_schema_accepts_the_scenario(folder, capsys):
     status, out, _ = run(capsys, "schema")
     assert status == 0
-    jsonschema.validate(tomllib.loads(SCENARIO + MORE), json.loads(out))
+    schema = jsonschema.Draft202012Validator(json.loads(out))
+    assert [*schema.iter_errors(tomllib.loads(SCENARIO + MORE))] == []
 
 
 @looped("name", ["programs", "distributions", "objectives", "scenarios"])
@@ -457,12 +459,11 @@ async def mine(me, *, lr: float, pause: int = 1):
         me.mark(x)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_coroutine_is_an_algorithm(folder, jobs):
+def test_a_coroutine_is_an_algorithm(folder):
     more = "".join(f'[[algorithm]]\nname = "{name}"\nlr = 0.2\n' for name in ("mine", "sent"))
     (folder / "test.toml").write_text(SCENARIO + more)
     programs = {"mine": mine, "sent": paceline.Program("sent", mine, "nowhere")}
-    result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=programs)
+    result = paceline.simulate("test.toml", seeds=1, jobs=2, programs=programs)
     assert list(result.groups) == ["ssgd", "local-sgd tau=10", "mine lr=0.2", "sent lr=0.2"]
     loaded = paceline.load("test.toml", programs=programs)
     again = paceline.simulate(loaded, seeds=1)
@@ -613,22 +614,18 @@ def test_an_impossible_out_is_refused_before_anything_runs(
     assert [*tmp_path.iterdir()] == [tmp_path / "my.toml"]
 
 
-def test_the_environment_changes_no_output(tmp_path):
+def test_the_environment_changes_no_output(tmp_path, monkeypatch, capsys):
     """Output is the same, and whole, whatever a variable says."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "my.toml").write_text(corpus.SCENARIO)
+    _, usual, _ = run(capsys, "simulate", "my.toml", "--figure", "svg")
     strange = {
         "MPLBACKEND": "nope", "COLUMNS": "0", "SOURCE_DATE_EPOCH": "nope",
         "MATPLOTLIBRC": "/dev/zero", "TMPDIR": "/dev/null/x", "MPLCONFIGDIR": "/dev/null/x",
     }  # fmt: skip
-    usual, other = (
-        subprocess.run(
-            [sys.executable, "-m", "paceline", "simulate", "my.toml", "--figure", "svg"],
-            cwd=tmp_path, check=True, env=os.environ | more, capture_output=True,
-        ).stdout
-        for more in ({}, strange)
-    )  # fmt: skip
+    process = command("simulate", "my.toml", "--figure", "svg", "--overwrite", env=strange)
     assert len(usual) > 500
-    assert other == usual
+    assert process.communicate(timeout=PATIENCE)[0] == usual
 
 
 @pytest.mark.usefixtures("figures")

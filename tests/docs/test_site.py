@@ -65,6 +65,7 @@ class Fetched(HTMLParser):
             self.fetched.append(about[FETCHED[tag]])
 
 
+@pytest.mark.long
 def test_no_page_fetches_anything_from_elsewhere(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 60
@@ -77,6 +78,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
         assert not re.search(r"@import|url\([\"']?(https?:)?//", style.read_text("utf-8")), style
 
 
+@pytest.mark.long
 def test_equations_are_mathml(site):
     for page in (site / "programs").glob("*.html"):
         text = page.read_text("utf-8")
@@ -84,6 +86,7 @@ def test_equations_are_mathml(site):
         assert not re.search(r'class="arithmatex">\\[(\[]', text), page.name
 
 
+@pytest.mark.long
 def test_every_page_has_its_place_in_the_menu(site):
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
     built = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.reports.explore import explorer, serve
@@ -187,23 +188,17 @@ def test_an_exported_scenario_loads_and_is_the_one_on_the_page(tmp_path):
 # the server
 
 
-def run(*arguments, **more):
-    command = [sys.executable, "-m", "paceline", "explore", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False, **more
-    )
-
-
-def test_what_cannot_be_served_is_said():
+def test_what_cannot_be_served_is_said(capsys):
+    command = ["explore", QUICK, "--no-open", "--port"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run(QUICK, "--no-open", "--port", str(taken.getsockname()[1]))
-    assert done.returncode == 2
-    assert re.search(r"cannot listen here \(.*\); choose another --port, or 0", done.stderr)
-    done = run(QUICK, "--no-open", "--port", "99999")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "write 0 (a free one) to 65535" in done.stderr
+        assert paceline.command_line.run([*command, str(taken.getsockname()[1])]) == 2
+    shown = capsys.readouterr().err
+    assert re.search(r"cannot listen here \(.*\); choose another --port, or 0", shown)
+    assert paceline.command_line.run([*command, "99999"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, "write 0 (a free one) to 65535" in shown.err) == ("", True)
 
 
 def test_without_dash_it_says_what_to_install(monkeypatch):
@@ -234,19 +229,18 @@ def served(*arguments):
         process.stderr.close()
 
 
-def test_it_ends_when_told_to_and_nothing_is_left():
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with served(QUICK) as (process, url):
-            port = int(url.rsplit(":", 1)[1].strip("/"))
-            process.send_signal(number)
-            assert process.wait(PATIENCE) == 130
-            assert process.stderr.read() == ""
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", port))
+def ended(process, url, number):
+    """End a page by a signal; nothing is left. Return what was said."""
+    port = int(url.rsplit(":", 1)[1].strip("/"))
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == 130
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port))
+    return process.stderr.read()
 
 
 def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
-    with served(QUICK) as (_, url):
+    with served(QUICK) as (process, url):
         request = urllib.request.Request(url, headers={"Host": "elsewhere.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=PATIENCE)
@@ -256,10 +250,10 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
             request = urllib.request.Request(target, body, {"Content-Type": "application/json"})
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 urllib.request.urlopen(request, timeout=PATIENCE)
-    with served(QUICK, "--host", "0.0.0.0") as (process, _):
-        process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE)
-        assert "warning: 0.0.0.0 is reachable from other machines" in process.stderr.read()
+        assert ended(process, url, signal.SIGTERM) == ""
+    with served(QUICK, "--host", "0.0.0.0") as (process, url):
+        warning = ended(process, url, signal.SIGINT)
+        assert "warning: 0.0.0.0 is reachable from other machines" in warning
 
 
 # the page

@@ -51,7 +51,9 @@ def test_in_one_process_each_share_of_a_run_is_told(name, total, monkeypatch):
     assert max(np.diff(shares)) < (0.6 if name == "solve" else 0.1)  # its tasks are single runs
 
 
-@pytest.mark.parametrize("name", ["sweep", "solve", "tune"])
+@pytest.mark.parametrize(
+    "name", ["tune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sweep", "solve"))]
+)
 def test_in_several_processes_a_word_comes_while_none_has_ended(name, monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 0.01)
     shares = studied(name, jobs=2)

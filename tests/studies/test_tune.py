@@ -163,7 +163,7 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states(stal
         "sd": {"cluster.compute": 0.05}, "draws": {"network.bandwidth": factors},
         "replicates": 24, "run_to_run": 0.02, "fitted": ["ssgd"], "model_error": error,
     }  # fmt: skip
-    run = {"duration": None, "steps": 400, "seeds": 2, "target_loss": None}
+    run = {"duration": None, "steps": 100, "seeds": 2, "target_loss": None}
     rest = {"cost": {"node_hour": 1.0, "tokens": 1}, "calibration": expected, "run": run}
     rest["cluster"] = {"crash": [{"worker": 1, "at": "5 min"}]}
     choices = {"local-sgd": {"tau": [2, 16], "lr": [0.1]}}
@@ -183,7 +183,7 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states(stal
                 continue
             away = math.log(other / days["mean"])
             assert math.log(end / runs["mean"]) == pytest.approx(away, rel=0.2), row["label"]
-    swept = sweep(parse(world(None, two, **rest), file="test.toml"), {"run.steps": [400]}).rows[0]
+    swept = sweep(parse(world(None, two, **rest), file="test.toml"), {"run.steps": [100]}).rows[0]
     ends = [swept[f"seconds_per_step_{end}"] for end in ("low", "high")]
     days = simulated.algorithms[1]["interval90"]["seconds_per_step"]
     assert ends[0] == pytest.approx(days[0], rel=0.03)
@@ -293,7 +293,7 @@ def test_steps_that_end_runs_before_the_target_are_said():
     space = {"ssgd": {"lr": [0.1]}, "local-sgd": {"lr": [0.01, 0.1], "tau": [2]}}
     few, ample = (
         found(world(space, run={"duration": None, "steps": steps, "seeds": 2})).notes
-        for steps in (40, 10_000)
+        for steps in (40, 2000)
     )
     assert any("ended at run.steps = 40 before loss 0.2" in note for note in few)
     assert not any("ended at run.steps" in note for note in ample)
@@ -567,7 +567,7 @@ def test_simulate_gives_the_same_number():
     assert every > 1
     assert any(f"every {every} steps" in note for note in result.notes)
     table["run"]["evaluate_every"] = every
-    for choice in [result.best, *(one for one in result.ranked if one.all_reached)]:
+    for choice in [one for one in result.ranked if one.all_reached][:3]:
         one = parse({k: v for k, v in table.items() if k != "tune"} | {
             "algorithm": [choice.candidate.table]
         })  # fmt: skip

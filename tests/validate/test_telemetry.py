@@ -322,6 +322,7 @@ def traces(tmp_path_factory):
     return paths
 
 
+@pytest.mark.long
 def test_a_real_trace_is_read(traces):
     contents = kineto.read(*traces)
     events = contents.events[KEY]
@@ -383,6 +384,7 @@ def _extending(folder):
     return path
 
 
+@pytest.mark.long
 def test_a_directory_of_traces_is_calibrated(traces, tmp_path, monkeypatch):
     """The how-to's command, with what torch's own profiler has written."""
     (tmp_path / "runs/my-trace").mkdir(parents=True)

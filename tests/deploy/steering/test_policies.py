@@ -258,7 +258,7 @@ def test_a_pause_of_the_loop_is_not_computing():
 
 def test_a_run_folder_makes_a_controller(tmp_path):
     algorithms = [{"name": "local-sgd", "tau": 16}, {"name": "ssgd"}]
-    made = scenario(None, None, 100.0, algorithms=algorithms, steps=1500)
+    made = scenario(None, None, 100.0, algorithms=algorithms, steps=400, target_loss=0.3)
     simulate(made, seeds=2, out=tmp_path / "run")
     steers = controller(tmp_path / "run", "fixed")
     messages = [
@@ -328,7 +328,7 @@ def test_a_period_that_the_user_has_set_is_left_to_the_user():
 
 
 def test_the_pick_of_tune_makes_a_controller(tmp_path):
-    made = scenario(None, None, 100.0, steps=1500).table | {
+    made = scenario(None, None, 100.0, steps=200, target_loss=0.3).table | {
         "tune": {"local-sgd": {"tau": [2, 8], "codec": [{"kind": "top-k", "ratio": 0.1}]}}
     }
     tune(parse({key: value for key, value in made.items() if key != "algorithm"}),
@@ -356,7 +356,7 @@ def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_pa
     given, key = LATE[name]
     inner = {"inner": 0.0} if name == "streaming-diloco" else {}
     simulate(
-        scenario(None, None, 1e4, algorithms=[{"name": name, **given, **inner}], steps=600),
+        scenario(None, None, 1e4, algorithms=[{"name": name, **given, **inner}], steps=400),
         seeds=2, out=tmp_path / "run",
     )  # fmt: skip
     steers = controller(tmp_path / "run")
