@@ -1,5 +1,1 @@
-"""Real learning curves of small models, and how well they are predicted.
-
-`python -m tests.lab.evidence` trains missing runs; `python -m tests.lab.evidence score` predicts
-them and writes docs/evidence/validation/learning-curves.md. The curves lie beside it.
-"""
+"""What the law of learning curves is fitted to."""
