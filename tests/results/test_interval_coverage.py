@@ -6,7 +6,7 @@ from tests.lab.reliability import coverage
 
 @looped("kind", [coverage.over_seeds, coverage.paired])
 def test_intervals_hold_the_truth_as_often_as_they_claim(kind):
-    for row in kind(300):
+    for row in kind(160):
         claimed = 0.95 if "ci95" in row["what"] else 0.9
         low, _ = coverage.bounds(row, claimed)
         _, high = coverage.bounds(row, claimed + 0.03)  # of normal and lognormal values, both hold
@@ -15,7 +15,7 @@ def test_intervals_hold_the_truth_as_often_as_they_claim(kind):
 
 def test_intervals_hold_what_they_say_as_often_as_they_say_by_law_and_seeds():
     """Of normal and lognormal times, and more skewed ones, and where there is no variance."""
-    for row in coverage.by_law(1000):
+    for row in coverage.by_law(400):
         low, high = coverage.bounds(row, row["level"])
         assert low <= row["handled"], row
         assert row["level"] >= 0.9 or row["heavy"], row

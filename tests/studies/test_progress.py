@@ -52,7 +52,8 @@ def test_in_one_process_each_share_of_a_run_is_told(name, total, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["tune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sweep", "solve"))]
+    "name",
+    ["tune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sweep", "solve"))],
 )
 def test_in_several_processes_a_word_comes_while_none_has_ended(name, monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 0.01)

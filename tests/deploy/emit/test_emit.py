@@ -194,8 +194,8 @@ def folder(tmp_path_factory):
 
 def test_a_pick_is_that_of_a_scenario_or_a_run_directory(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
-    assert run(["simulate", "world.toml", "--out", "runs/sim", "--figure", "svg"]) == 0
-    assert run(["tune", "world.toml", "--out", "runs/tune", "--figure", "svg", "--jobs", "1"]) == 0
+    assert run(["simulate", "world.toml", "--out", "runs/sim", "--seeds", "2"]) == 0
+    assert run(["tune", "world.toml", "--out", "runs/tune", "--seeds", "2", "--jobs", "1"]) == 0
     for place, document in (("runs/sim", "run.json"), ("runs/tune", "tune.json")):
         expected = json.loads(Path(place, document).read_text())
         label = (expected.get("summary") or expected)["pick"]["label"]
