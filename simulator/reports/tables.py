@@ -4,7 +4,7 @@ A column is a heading, which may have line breaks, and a function that formats t
 cell's interval follows its value in brackets.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,22 +50,16 @@ def of_runs(
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if row["time_to_target"])
     digits = loss_digits(row["loss"]["last"] for row in rows)
     compared, what, texts = question
-    lost = any(row.get("diverged") for row in rows)
-    always = {"seconds_per_step": True, "time_to_target_s": target, "final_loss": lost}
     columns: Columns = {"algorithm": named}
-    for column in RESULT_COLUMNS:
-        key, quantity = column.key, STATED.get(column.key)
-        there = always.get(key) or any(column.of_summary(row) is not None for row in rows)
-        silent = key in left_out or (key == "seconds_per_gradient" != compared)
-        if not there or silent or SIMULATE not in column.shown_in:
-            continue
+    for column in _with_values(rows, target, {*left_out, "seconds_per_gradient"} - {compared}):
+        quantity = STATED.get(column.key)
         heading = _heading(column, target and f"loss {target:g}", usual)
         of_one_run = any((row.get("interval90") or {}).get(quantity) for row in rows)
         stated_kind = USUAL if of_one_run else usual  # the kind of intervals that the heading names
         cell: Cell = partial(column.cell, usual=stated_kind, digits=digits)
         if of_one_run:
             heading = heading.partition("\n(")[0] + f"\n({USUAL})"
-        elif key == compared:
+        elif column.key == compared:
             heading = what.replace(" at ", " at\n") or heading
             heading += f"\n({USUAL})" * any("(" in text for text in texts.values())
             cell = partial(_compared, texts, cell)
@@ -76,6 +70,18 @@ def of_runs(
     if len(kinds) <= FEW:
         columns[_spent(kinds)] = lambda row: shares(row["breakdown"].get(kind) for kind in kinds)
     return columns
+
+
+def _with_values(
+    rows: Sequence[Row], target: float | None, left_out: Collection[str]
+) -> Iterator[ResultColumn]:
+    """Yield the columns with a value in some row, or with a reason why it is missing."""
+    lost = any(row.get("diverged") for row in rows)
+    always = {"seconds_per_step": True, "time_to_target_s": target, "final_loss": lost}
+    for column in RESULT_COLUMNS:
+        there = always.get(column.key) or any(column.of_summary(row) is not None for row in rows)
+        if there and column.key not in left_out and SIMULATE in column.shown_in:
+            yield column
 
 
 def named(row: Row) -> str:
