@@ -1,4 +1,4 @@
-"""Run one process's part of a program in the user's training loop: a session."""
+"""A session, which runs one process's part of a program in the user's training loop."""
 
 import logging
 import time
@@ -46,7 +46,7 @@ class Options(NamedTuple):
 
 
 class Session:
-    """One process's part of a program; `telemetry`: records of the last steps."""
+    """One process's part of a program; `telemetry`: the last steps' records, oldest first."""
 
     def __init__(
         self, model: nn.Module, optimizer: Any, plan: plans.Source, options: Options
@@ -57,15 +57,8 @@ class Session:
         self._model, self._optimizer, self._options = model, optimizer, options
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
-        self._rate, self._decay = UserRate(optimizer), 0.0
-        self.plan = plans.read(plan, options.parameters, self.place[2], live.dimension)
-        self._parameters = dict(self.plan.parameters)
-        self._local = self._replace_local()
-        self._settings, self._period = self.plan.settings, None
-        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
-            self._parameters["tau"] = self._period = Period(tau)
-        # settings at the program's start
-        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
+        self._rate = UserRate(optimizer)
+        self._take(plans.read(plan, options.parameters, self.place[2], live.dimension))
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
         self._steering: Any = None
         self._watcher: ThreadPoolExecutor | None = None
@@ -74,6 +67,17 @@ class Session:
         self._agree()
         self._transport.broadcast([live.start, *live.others, *model.buffers()])
         live.begin()
+
+    def _take(self, plan: plans.Plan) -> None:
+        """Set the plan, with the user's optimizer in its program."""
+        self.plan = plan
+        self._parameters, self._decay = dict(plan.parameters), 0.0
+        self._local = self._replace_local()
+        self._settings, self._period = plan.settings, None
+        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
+            self._parameters["tau"] = self._period = Period(tau)
+        # settings at the program's start
+        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
 
     def _replace_local(self) -> UserSteps | None:
         """Replace the program's optimizer by the user's; return this as a transform."""
@@ -330,32 +334,41 @@ class Session:
             "plan": dict(self.plan.table),
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], settings: str | None = None) -> None:
         """Continue from a state that equally many processes saved; all must call this.
 
-        Settings changed before the state was saved apply again. Raises InputError for a state that
-        another plan saved.
+        `settings`: "state" or "plan", whose settings apply if the state was saved under another
+        plan than this session's. Raises InputError.
         """
         try:
-            self._load(state)
+            self._load(state, settings)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(
                 f"state: differs from what session.state_dict() returned ({type(error).__name__}: "
                 f"{error}); load another checkpoint into a new session"
             ) from error
 
-    def _load(self, state: Mapping[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any], choice: str | None) -> None:
+        if choice not in (None, "state", "plan"):
+            raise InputError(f"settings = {choice!r}: unknown; write state or plan")
         self._demand_kin(state)
         theirs = plans.read(state["plan"], {}, self.place[2], self._live.dimension)
-        if differing := theirs.differing(self.plan):
-            saved, mine = (
-                ", ".join(f"{key} = {plan.table.get(key, 'default')}" for key in differing)
-                for plan in (theirs, self.plan)
-            )
+        mine, differing = self.plan, theirs.differing(self.plan)
+        fixed = [key for key in differing if key not in self._settings]
+        if codec_kind(theirs.settings) != codec_kind(self._settings):
+            fixed.append("codec")
+        if differing and (choice is None or (fixed and choice == "plan")):
+            both = (", ".join(f"{key} = {plan.table.get(key, 'default')}" for key in differing)
+                    for plan in (theirs, mine))  # fmt: skip
             raise InputError(
-                f'state: saved under {saved}, and the plan has {mine}; deploy state["plan"], then '
-                "session.change"
+                "state: saved under {}, and the plan has {}; choose by load_state_dict(state, "
+                'settings="state") or settings="plan"'.format(*both)
+                + (f" ({fixed[0]} cannot change during a run)" if fixed else "")
             )
+        if differing and choice == "state":
+            self._take(theirs)
+        if choice == "plan":
+            state = {**state, "settings": mine.settings, "period": None}
         self._settings |= state["settings"]
         plan = self._planned(self._settings)
         self._parameters |= {key: plan.parameters[key] for key in self._fresh}
@@ -426,7 +439,7 @@ class Session:
 
 
 class Listed:
-    """A codec that lists its channels, so that a checkpoint saves their state."""
+    """A codec that lists its channels for a node, so that a checkpoint saves their state."""
 
     def __init__(self, codec: Any, node: AttachedNode) -> None:
         self._codec, self._node = codec, node

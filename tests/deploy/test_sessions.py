@@ -430,7 +430,7 @@ def test_a_scaler_is_refused_where_an_overflow_would_reach_others():
             scaled(plan)
 
 
-def test_a_state_of_another_plan_is_refused_and_changed_settings_return():
+def test_a_state_of_another_plan_is_loaded_as_chosen():
     def saved(**parameters):
         net, session = session_of_one_layer("diloco", **parameters)
         for _ in range(3):
@@ -440,24 +440,25 @@ def test_a_state_of_another_plan_is_refused_and_changed_settings_return():
             session.change(tau=parameters["tau"] + 1)
             return copy.deepcopy(session.state_dict())
 
-    def loaded(state, **parameters):
+    def loaded(state, settings=None, **parameters):
         net, session = session_of_one_layer("diloco", **parameters)
         with session:
-            session.load_state_dict(state)
+            session.load_state_dict(state, settings=settings)
             net(torch.ones(1, 4)).sum().backward()
             session.step(0.0)
             return session.settings["tau"], session.plan.parameters["outer_lr"]
 
     state = saved(tau=5, outer_lr=0.5)
     assert loaded(state, tau=5, outer_lr=0.5) == (6, 0.5)
-    with pytest.raises(InputError, match=r"tau = 5, and the plan has tau = 9; deploy state"):
+    assert loaded(state, "plan", tau=5, outer_lr=0.5) == (5, 0.5)
+    with pytest.raises(InputError, match=r"tau = 5, and the plan has tau = 9; choose") as caught:
         loaded(state, tau=9, outer_lr=0.5)
-    with pytest.raises(InputError, match=r"outer_lr = 0.5, and the plan has outer_lr = default"):
-        loaded(state, tau=5)
-    with session_of_one_layer(state["plan"])[1] as session:
-        session.load_state_dict(state)
-        session.change(tau=9)
-        assert session.settings["tau"] == 9
+    assert 'settings="state"' in str(caught.value)
+    assert loaded(state, "state", tau=9, outer_lr=0.5) == (6, 0.5)
+    assert loaded(state, "plan", tau=9, outer_lr=0.5) == (9, 0.5)
+    with pytest.raises(InputError, match="outer_lr cannot change during a run"):
+        loaded(state, "plan", tau=9)
+    assert loaded(state, "state", tau=9) == (6, 0.5)
     for key, value, message in (
         ("workers", 3, "processes is 3, here it is 1"), ("rank", 1, "process is 1"),
         ("program", "local-sgd", "is local-sgd, here it is diloco; deploy state"),
