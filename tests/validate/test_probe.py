@@ -202,7 +202,7 @@ def test_a_machine_without_gpus(monkeypatch):
     report = doctor.diagnose(device="cpu", smoke=False)
     lines = {line.what: line.found for line in (*report.machine, *report.settings)}
     assert lines["used by others"] == "7% of the cores"
-    assert lines["evidence"] == "a run now would count, with times up to 7% too long"
+    assert lines["evidence"] == "a run now would count with intervals 7% wider"
     assert "gloo" in lines["--device auto"]
     assert json.loads(json.dumps(report.json()))["sentence"] == report.sentence
     titles = [table.columns[0].header for table in doctor.tables(report)]

@@ -76,9 +76,11 @@ class ComparisonStatistics:
     def rows(self) -> list[Row]:
         """Return a row per algorithm and quantity; an unknown `error` is None."""
         return [
-            row
-            | {"counted": label not in self.not_counted}
-            | quantities.expected(row, self.predicted.rows[label].get("interval90"))
+            {
+                **quantities.widened(row, self.disturbed.get(label, 0.0)),
+                "counted": label not in self.not_counted,
+                **quantities.expected(row, self.predicted.rows[label].get("interval90")),
+            }
             for label in self.labels
             for row in quantities.rows(
                 label,
@@ -134,7 +136,7 @@ class ComparisonStatistics:
 
     @property
     def kendall_over(self) -> str:
-        """Return the quantity that ranks algorithms: time to target if three have it."""
+        """Return the quantity by which algorithms are ranked: time to target if three have it."""
         return self._over(RANKED)
 
     def _over(self, least: int) -> str:
@@ -175,8 +177,8 @@ def _doubts(result: ComparisonStatistics) -> Iterator[str]:
     if shares := result.disturbed.values():
         runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
         yield (
-            f"Others used up to {max(shares):.0%} of the machine during {runs} runs, so measured "
-            "times may be too long by that."
+            f"Others used up to {max(shares):.0%} of the machine during {runs} runs: their "
+            "intervals are that much wider."
         )
 
 

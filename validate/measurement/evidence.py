@@ -1,7 +1,8 @@
 """Decide whether a real run counts as evidence: a busy machine distorts its times.
 
 The limits come from runs with known delays: below them seconds per step repeat within 1 %; if the
-run itself uses more than 50 % of the CPU, errors reach 31 %.
+run itself uses more than 50 % of the CPU, errors reach 31 %. If other programs used a little of the
+machine, a run counts with a wider interval, because it may have got that much less.
 """
 
 from collections.abc import Iterator, Sequence

@@ -166,7 +166,7 @@ def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[
     if others > limit:
         run = f"a run now would not count: others use {others:.0%}, over {limit:.0%}"
     elif others > evidence.FOREIGN:
-        run += f", with times up to {others:.0%} too long"
+        run += f" with intervals {others:.0%} wider"
     yield Finding("evidence", run, others <= limit)
 
 
