@@ -17,6 +17,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.scenario import json_schema
 from paceline.simulator.studies import size
+from tests.command_line.test_command_line import run
 from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import QUADRATIC, RING, scenario
 
@@ -36,12 +37,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "own.toml").write_text(OWN)
     (tmp_path / "other.toml").write_text(OTHER)
     return tmp_path
-
-
-def run(capsys, *arguments):
-    status = paceline.command_line.run([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
 
 
 def completed(monkeypatch, capsys, words):

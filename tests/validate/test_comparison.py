@@ -20,6 +20,7 @@ import paceline
 import paceline.command_line
 from paceline.validate.comparison import attribution, quantities
 from paceline.validate.comparison import compare as comparing
+from tests.command_line.test_command_line import run
 from tests.helpers.cases import beside, looped
 from tests.helpers.measured import given_as_real
 
@@ -409,12 +410,6 @@ def test_without_a_loss_time_is_compared(world, tmp_path):
     assert {q for q in {row["quantity"] for row in result.rows} if "share" not in q} == wanted
     result.save(tmp_path)
     assert (tmp_path / "comparison.png").stat().st_size
-
-
-def run(capsys, *arguments):
-    status = paceline.command_line.run([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return status, output.out, output.err
 
 
 @pytest.mark.usefixtures("figures")
