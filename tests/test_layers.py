@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import loaded
+
 ROOT = Path(__file__).parent.parent
 SIMULATOR = sorted((ROOT / "simulator").rglob("*.py"))
 VALIDATE = sorted((ROOT / "validate").rglob("*.py"))
@@ -331,13 +333,7 @@ print(simulate(scenario({{"name": "ssgd"}}, objective=DIGITS)).steps)
 def test_simulating_time_loads_nothing_heavy():
     """Statistics, plots and data sets load only where they are used."""
     code = """
-import sys
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario, simulate
 simulate(scenario({"name": "ssgd"}, {"name": "asgd"}, compute=EXPONENTIAL, network=RING))
-heavy = {"scipy.stats", "matplotlib", "sklearn", "torch", "pandas"}
-print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert loaded(code, "scipy.stats", "matplotlib", "sklearn", "torch", "pandas") == []

@@ -4,8 +4,6 @@ import copy
 import datetime
 import json
 import pickle
-import subprocess
-import sys
 import tomllib
 
 import jsonschema
@@ -20,6 +18,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.scenario import json_schema
 from tests.helpers.cases import beside, looped, named
+from tests.helpers.processes import loaded
 
 SHIPPED = [*shipped().values()]
 
@@ -371,15 +370,9 @@ def test_a_date_is_no_title():
 def test_loading_imports_nothing_heavy(tmp_path):
     file = tmp_path / "my.toml"
     file.write_text(BASE)
-    code = (
-        "import sys; from paceline.simulator.load.load import load; load(sys.argv[1]);"
-        "heavy = {'scipy.special', 'scipy.stats', 'sklearn', 'matplotlib', 'torch', 'simpy'};"
-        "print(*(set(sys.modules) & heavy))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, file], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == ""
+    code = f"from paceline.simulator.load.load import load; load({str(file)!r})"
+    heavy = "scipy.special", "scipy.stats", "sklearn", "matplotlib", "torch", "simpy"
+    assert loaded(code, *heavy) == []
 
 
 def test_tokens_stand_for_the_steps_of_as_many_workers_as_there_are():

@@ -36,10 +36,11 @@ from paceline.simulator.studies.tune.runner import TuneDirectory
 from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.studies.tune.tune import tune
 from tests.command_line.test_command_line import INTERRUPTED
-from tests.helpers.cases import beside
+from tests.helpers.cases import beside, looped
 
 ROOT = Path(paceline.__file__).parents[1]
 QUADRATIC = {"kind": "quadratic", "dimension": 4, "noise": 1.0, "spectrum": {"exponent": 0.5}}
+UNTRIED = tomllib.loads(beside(__file__, "untried.toml"))
 SPREAD = {"dist": "shifted-exponential", "shift": "80 ms", "mean": "100 ms"}
 
 
@@ -405,34 +406,15 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     assert result.verdict.pick == "local-sgd tau=8 lr=0.1"
 
 
-def test_what_a_goal_lacks_is_said():
-    cases = [
-        ({"run": {"target_loss": None}}, "time-to-loss", "run.target_loss: missing"),
-        ({}, "cost-to-loss", "cost.node_hour: missing"),
-        ({}, "speed", "--objective speed: unknown; choose one of: time-to-loss"),
-        ({"objective": {"kind": "none"}, "run": {"target_loss": None}}, None, "run.cap: missing"),
-        (
-            {"objective": {"kind": "none"}, "run": {"target_loss": None}},
-            "loss-at-deadline",
-            "has no loss",
-        ),
-        ({"run": {"target_loss": None}}, "loss-at-budget", "cost.node_hour: missing"),
-        (
-            {"run": {"target_loss": None}, "cost": {"node_hour": 1.0}},
-            "loss-at-budget",
-            "cost.budget: missing",
-        ),
-        ({}, "seconds-per-step", "run.cap: missing"),
-        ({}, "seconds-per-gradient", "cluster.sampling: missing"),
-    ]
-    for changes, objective, key in cases:
-        table = world({"ssgd": {"lr": [0.1]}}, **changes)
-        table["run"] = {name: value for name, value in table["run"].items() if value is not None}
-        if changes.get("objective"):
-            table["objective"] = {"kind": "none"}
-        with pytest.raises(InputError, match=r"^[^\n]*$") as error:
-            found(table, objective=objective)
-        assert key in str(error.value), (changes, objective)
+@looped("case", UNTRIED["goal"])
+def test_what_a_goal_lacks_is_said(case):
+    table = world({"ssgd": {"lr": [0.1]}}, **case.get("changes", {}))
+    table["objective"] = case.get("loss", QUADRATIC)
+    if not case.get("target", True):
+        del table["run"]["target_loss"]
+    with pytest.raises(InputError, match=r"^[^\n]*$") as error:
+        found(table, objective=case.get("objective"))
+    assert case["message"] in str(error.value)
 
 
 def test_sampled_clients_without_a_loss_are_ranked_by_useful_gradients():
@@ -985,7 +967,7 @@ def test_with_the_same_batch_a_part_takes_as_many_tokens_in_more_steps():
     assert one["value"] < three["value"]  # a smaller batch needs fewer tokens
 
 
-@pytest.mark.parametrize("case", tomllib.loads(beside(__file__, "untried.toml"))["case"])
+@pytest.mark.parametrize("case", UNTRIED["case"])
 def test_what_cannot_be_tried_or_weighed_is_refused(case):
     with pytest.raises(InputError, match=case["message"]):
         found(sites(case["tuned"], **case["changes"]))
