@@ -1,20 +1,23 @@
-"""`paceline compare`: errors of predictions against measurements, and their causes."""
+"""Compare predictions with measurements: `paceline compare`."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from paceline.simulator.errors import InputError
+from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results import read, statistics, store
 from paceline.simulator.results.figures import curves, drawing
 from paceline.simulator.results.figures.chart import Chart, Look
 from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.read import RunDirectory
-from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.results.statistics import human, jsonable, number
 from paceline.simulator.studies.display import Display, without_tables
 
-from .quantities import PACE, TARGET
+from .quantities import EQUAL_STEPS, PACE, TARGET, Row
 from .statistics import ComparisonStatistics
 
 WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution",
@@ -159,3 +162,35 @@ def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> 
             f"{other.path}: the same run as {one.path}, which always agrees with itself; {allow}"
         )
     raise InputError(f"{other.path}: simulated, not measured; {allow}")
+
+
+def table(result: ComparisonStatistics) -> Table:
+    """Tabulate step time, time to target, loss after equal steps, and causes.
+
+    A cell has the prediction, the measurement and the error, in brackets if it is within noise.
+    """
+    heads = {PACE: "per step", EQUAL_STEPS: "loss, equal steps"}
+    if result.target is not None:
+        heads[TARGET] = f"to loss {result.target:g}"
+    shown = {key: result.of(key, counted=False) for key in heads}
+    shown = {key: rows for key, rows in shown.items() if rows}
+    sides = f"predicted\n{result.basis}\nerror"
+    cells = headed("algorithm", *(f"{heads[key]}\n{sides}" for key in shown), "explained by")
+    for label, pace in shown[PACE].items():
+        cells.add_row(
+            f"{label}\nnot counted" if label in result.not_counted else label,
+            *(_cell(key, rows.get(label)) for key, rows in shown.items()),
+            result.attribution[label]["to_blame"],
+            style=None if pace["counted"] else "dim",
+        )
+    return cells
+
+
+def _cell(quantity: str, row: Row | None) -> str:
+    say = number if quantity == EQUAL_STEPS else human
+    values = [row[side] if row else None for side in ("predicted", "measured")]
+    lines = ["-" if value is None else say(value) for value in values]
+    if row and row["error"] is not None:
+        error = f"{100 * row['error']:+z.1f} %"
+        lines.append(f"({error})" if row["within_noise"] else error)
+    return "\n".join(lines)
