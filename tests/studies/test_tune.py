@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,23 +40,14 @@ from tests.command_line.test_command_line import INTERRUPTED
 from tests.helpers.cases import beside, looped
 
 ROOT = Path(paceline.__file__).parents[1]
-QUADRATIC = {"kind": "quadratic", "dimension": 4, "noise": 1.0, "spectrum": {"exponent": 0.5}}
+SEARCHES = tomllib.loads(beside(__file__, "searches.toml"))
+QUADRATIC, SPREAD = SEARCHES["small"]["objective"], SEARCHES["small"]["cluster"]["compute"]
 UNTRIED = tomllib.loads(beside(__file__, "untried.toml"))
-SPREAD = {"dist": "shifted-exponential", "shift": "80 ms", "mean": "100 ms"}
 
 
 def world(tune_table=None, *algorithms, **changes):
     """A small scenario's table; `changes` add to its tables."""
-    table = {
-        "title": "small",
-        "model": {"parameters": 1000},
-        "objective": QUADRATIC,
-        "optimizer": {"lr": 0.1},
-        "cluster": {"workers": 2, "compute": SPREAD},
-        "network": {"latency": "40 ms", "bandwidth": "1 Mbit/s"},
-        "run": {"duration": "30 s", "target_loss": 0.2, "seeds": 4, "evaluate_every": 1},
-        "algorithm": list(algorithms),
-    }
+    table = deepcopy(SEARCHES)["small"] | {"algorithm": list(algorithms)}
     if tune_table:
         table["tune"] = tune_table
     for name, change in changes.items():
@@ -470,25 +462,12 @@ def test_blocks_grow_to_all_seeds():
     assert {seeds: list(seed_counts(seeds)) for seeds in blocks} == blocks
 
 
-LUCK = {
-    "title": "where one seed says little",
-    "model": {"parameters": 1000},
-    "objective": {"kind": "quadratic", "dimension": 5, "noise": 3.0, "initial_gap": 1.0},
-    "optimizer": {"lr": 0.1},
-    "cluster": {"workers": 2, "compute": "100 ms"},
-    "network": {"latency": "1 ms", "bandwidth": "10 Mbit/s"},
-    "run": {"duration": "60 s", "target_loss": 0.02, "evaluate_every": 2, "seeds": 8},
-    "algorithm": [{"name": "ssgd"}],
-    "tune": {"ssgd": {"lr": [0.02, 0.04, 0.08, 0.12, 0.16, 0.2, 0.3, 0.4]}},
-}
-
-
 @pytest.mark.parametrize(
     "block", [0, *(pytest.param(value, marks=pytest.mark.nightly) for value in (1, 2, 3))]
 )
 def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
     monkeypatch.setattr("paceline.simulator.studies.tune.tune.regrets", lambda *_: [])
-    result = found(LUCK, seed=8 * block)
+    result = found(SEARCHES["luck"], seed=8 * block)
     means = {}
     for choice in result.ranked:
         one = result.space.world(choice.candidate)
@@ -856,21 +835,8 @@ def test_a_search_without_a_loss_has_tables_a_page_and_resumes(tmp_path):
 )
 def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
     """Where links take nearly all of the time it is sooner and cheaper, and that comes first."""
-    table = {
-        "title": "alone",
-        "model": {"parameters": 1_000_000_000},
-        "objective": {
-            "kind": "learning-curve",
-            "curve": {"law": "chinchilla", "parameters": 1e9},
-            "tokens": 500_000,
-        },
-        "cluster": {"workers": 4, "compute": "1 s"},
-        "network": {"latency": "20 ms", "bandwidth": "1 Gbit/s"},
-        "run": {"steps": 2000, "seeds": 2, "evaluate_every": 20, **ends},
-        "cost": {"node_hour": 2.0},
-        "algorithm": [{"name": "ssgd"}, {"name": "diloco", "tau": 50}],
-        "tune": {"ssgd": {}, "diloco": {"tau": [50]}},
-    }
+    table = deepcopy(SEARCHES)["alone"]
+    table = table | {"run": table["run"] | ends}
     result = tune(parse(table), objective=aim)
     (one,) = [row for row in result.json()["ranking"] if row["label"] == ALONE]
     used = {key: amount["mean"] for key, amount in one["used"].items()}
@@ -907,29 +873,8 @@ def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
 
 def sites(tune_table, *algorithms, **changes):
     """Three unequal sites with a learning curve and prices; `changes` replace its tables."""
-    group = {"workers": 1, "devices": 8}
-    table = {
-        "model": {"parameters": 7_000_000_000, "bytes_per_parameter": 2},
-        "objective": {
-            "kind": "learning-curve",
-            "curve": {"law": "chinchilla", "parameters": 7e9},
-            "tokens": 1_048_576,
-        },
-        "cluster": {
-            "workers": 3,
-            "compute": "6 s",
-            "group": [
-                group | {"name": "eu", "node_hour": 40.0},
-                group | {"name": "us", "node_hour": 30.0},
-                group | {"name": "asia", "node_hour": 20.0, "compute": "9 s"},
-            ],
-        },
-        "network": {"latency": "50 ms", "bandwidth": "2 Gbit/s"},
-        "cost": {"currency": "USD", "node_hour": 40.0, "egress_per_gb": 0.05},
-        "run": {"steps": 3000, "seeds": 2, "evaluate_every": 100, "sampling": "aggregate"},
-        "algorithm": [*algorithms] or [{"name": "ssgd"}, {"name": "local-sgd", "tau": 32}],
-        "tune": tune_table,
-    }
+    algorithm = [*algorithms] or [{"name": "ssgd"}, {"name": "local-sgd", "tau": 32}]
+    table = deepcopy(SEARCHES)["sites"] | {"algorithm": algorithm, "tune": tune_table}
     return table | changes
 
 
