@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -31,7 +32,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.studies import bound
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 
 EXPONENTIAL = Exponential(mean="1 s")
 SIXTEEN = [[EXPONENTIAL]] * 16
@@ -499,24 +500,7 @@ def test_what_theory_cannot_say():
 
 def unlike(**more):
     """Two workers, of 1 s and 3 s a step; an average takes 0.4 s."""
-    return parse(
-        {
-            "model": {"parameters": 10},
-            "objective": {
-                "kind": "bound", "initial_gap": 2.6, "smoothness": 1.7, "gradient_variance": 0.6
-            },
-            "optimizer": {"lr": 0.03},
-            "cluster": {
-                "workers": 2, "compute": "1 s",
-                "group": [{"name": "slow", "workers": 1, "compute": "3 s"}],
-            },
-            "network": {"collective": "given", "duration": "400 ms"},
-            "run": {"steps": 10},
-            "theory": {"periods": [4], "durations": ["70 s"]},
-            "algorithm": [{"name": "ssgd"}],
-        }
-        | more
-    )  # fmt: skip
+    return parse(tomllib.loads(beside(__file__, "unlike.toml")) | more)
 
 
 def test_the_table_of_unlike_workers():

@@ -2,6 +2,7 @@
 
 import io
 import math
+import tomllib
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,7 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import crossing, with_unit
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 
 PRICES = {"currency": "USD", "node_hour": 3.6, "device_hour": 0.36, "egress_per_gb": 1000.0}
 TOKENS = {"tokens": 1000.0, "flops": "1 TFLOP/s"}
@@ -24,21 +25,9 @@ TOKENS = {"tokens": 1000.0, "flops": "1 TFLOP/s"}
 
 def world(*algorithms, cost=None, **changes):
     """Two islands of four devices in one region, and a worker in another, a second a step."""
-    island = {"name": "islands", "workers": 2, "region": "a", "devices": 4,
-              "inner": {"bandwidth": "100 Gbit/s"}}  # fmt: skip
-    table = {
-        "model": {"parameters": 1_000_000},
-        "objective": {"kind": "quadratic", "dimension": 4, "noise": 0.1},
-        "optimizer": {"lr": 0.2},
-        "cluster": {
-            "workers": 3, "compute": "1 s",
-            "group": [island, {"name": "b", "workers": 1, "region": "b"}],
-        },
-        "network": {"latency": "10 ms", "bandwidth": "1 Gbit/s"},
-        "run": {"steps": 50, "seeds": 2, "evaluate_every": 1},
-        "algorithm": list(algorithms) or [{"name": "ssgd"}, {"name": "asgd"}],
-        "cost": {**TOKENS, **PRICES} if cost is None else cost,
-    }  # fmt: skip
+    table = tomllib.loads(beside(__file__, "consumption.toml"))
+    table["algorithm"] = list(algorithms) or [{"name": "ssgd"}, {"name": "asgd"}]
+    table["cost"] = {**TOKENS, **PRICES} if cost is None else cost
     return table | changes
 
 
