@@ -1,6 +1,7 @@
 """`paceline fit`: planted values, what no target determines, targets held out, refusals."""
 
 import json
+import tomllib
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,17 +14,9 @@ from paceline import InputError, fit, load, simulate
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.studies.fit import fit as module
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 
-TABLE = {
-    "model": {"parameters": 1_000_000},
-    "objective": {"kind": "none"},
-    "optimizer": {"lr": 0.1},
-    "cluster": {"workers": 4, "compute": "100 ms"},
-    "network": {"latency": "10 ms", "bandwidth": "100 Mbit/s"},
-    "run": {"steps": 64, "seeds": 2},
-    "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "label": "local", "tau": 8}],
-}
+TABLE = tomllib.loads(beside(__file__, "searches.toml"))["ring"]
 MOVING = """
 [keys]
 "cluster.compute" = "10 ms to 2000 ms"

@@ -1,6 +1,7 @@
 """`paceline solve`: closed forms met, ranges, refusals, resuming."""
 
 import json
+import tomllib
 
 import pytest
 
@@ -9,15 +10,10 @@ from paceline import InputError, solve
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import number
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 
 MODEL = 1e6  # parameters
-TABLE = {
-    "model": {"parameters": int(MODEL)},
-    "objective": {"kind": "none"},
-    "optimizer": {"lr": 0.1},
-    "cluster": {"workers": 4, "compute": "100 ms"},
-    "network": {"latency": "10 ms", "bandwidth": "100 Mbit/s"},
+TABLE = tomllib.loads(beside(__file__, "searches.toml"))["ring"] | {
     "run": {"steps": 64, "seeds": 3},
     "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 8}],
 }

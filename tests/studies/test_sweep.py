@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import tomllib
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -118,25 +119,7 @@ def test_a_list_is_not_parsed_at_each_of_its_commas():
 
 
 def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys):
-    cases = [
-        ((), "nothing to vary"),
-        (("--vary", "network.latency"), "not table.key=V1,V2"),
-        (("--vary", "=1"), "not table.key=V1,V2"),
-        (("--vary", "run.steps=1,,2"), "a value is missing"),
-        (("--vary", "run.steps="), "a value is missing"),
-        (("--vary", 'network.latency="1 ms,2'), "close its quotes"),
-        (("--vary", "run.steps=1", "--vary", "run.steps=2"), "run.steps is varied twice"),
-        (("--zip", "--vary", "run.steps=1,2", "--vary", "run.seeds=1"), "2 of run.steps, 1 of"),
-        (("--vary", "run.steps=5,0"), "test.toml with run.steps=0: run.steps = 0: too small"),
-        (("--vary", "run.step=5"), "did you mean `steps`"),
-        (("--vary", "algorithm.nobody.tau=5"), "algorithm has no entry nobody"),
-        (("--vary", "run.steps=5", "--engine", "steam"), "engine 'steam': unknown"),
-        (("--vary", "run.seeds=1,0"), "run.seeds = 0: too small"),
-        (("--vary", "run.steps=5", "--seeds", 0), "seeds 0: must be at least 1"),
-        (("--vary", "run.steps=5", "--jobs", 0), "jobs 0: must be at least 1"),
-        (("--vary", "algorithm=[]"), "nothing to simulate"),
-    ]
-    for arguments, reason in cases:
+    for arguments, reason in tomllib.loads(beside(__file__, "untried.toml"))["sweep"]:
         status, out, err = run(capsys, "sweep", "test.toml", *arguments)
         assert (status, out) == (2, ""), arguments
         assert reason in err
@@ -478,16 +461,7 @@ def test_numbers_are_in_the_unit_of_the_first():
         assert sweep_plot.numbers(values) is None
 
 
-CURVE = {
-    "model": {"parameters": 1e9},
-    "objective": {
-        "kind": "learning-curve",
-        "curve": {"law": "chinchilla", "parameters": 1e9},
-        "tokens": 500_000,
-    },
-    "optimizer": {"lr": 1e-3},
-    "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
-}
+CURVE = tomllib.loads(beside(__file__, "searches.toml"))["curve"]
 
 
 def test_its_pick_has_the_joint_draws_of_a_learning_curve():
