@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from paceline.simulator.studies.tune.figures import dominated, tradeoffs
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare
 from tests.helpers.browser import CLASHES, PHONE, WIDTHS, Watched, barriers, chromium
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.measured import given_as_real
 from tests.helpers.processes import loaded
 from tests.helpers.waiting import PATIENCE, wait_until
@@ -266,9 +267,9 @@ def test_a_deadline_is_no_choice_of_time(tuned):
         }
         for loss, days, cost in ((1.0, 1.0, 9.0), (2.0, 1.5, 5.0), (3.0, 2.0, 6.0))
     ]
-    for aim, beside in (("loss-at-deadline", "cost"), ("loss-at-budget", "time")):
+    for aim, other in (("loss-at-deadline", "cost"), ("loss-at-budget", "time")):
         (panel,) = tradeoffs({**found.tune, "objective": aim, "ranking": ranking}).panels
-        assert panel.x.title.startswith(beside)
+        assert panel.x.title.startswith(other)
 
 
 # What it holds
@@ -652,21 +653,7 @@ def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):
 
 def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time(folder):
     """Seeds hardly differ, the loss may; and sampled clients are elsewhere most of the time."""
-    made = parse({
-        "model": {"parameters": 1_000_000},
-        "objective": {
-            "kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1.3e8},
-            "tokens": 65536, "noise_scale": [1e6, 1e7],
-        },
-        "cluster": {
-            "workers": 40, "compute": {"dist": "exponential", "mean": "1 min"},
-            "sampling": {"clients": 4}, "membership": {"daily": "00:00-06:00"},
-        },
-        "network": {"collective": "server", "latency": "1 us", "bandwidth": "1 Gbit/s"},
-        "server": {"bandwidth": "1 Gbit/s"},
-        "run": {"duration": "40 h", "target_loss": 5.2},
-        "algorithm": [{"name": "fedavg", "tau": 20}],
-    })  # fmt: skip
+    made = parse(tomllib.loads(beside(__file__, "nights.toml")))
     found = simulate(made, seeds=2, out=folder / "nights")
     (row,) = found.algorithms
     (low, high), size = row["time_to_target"]["interval90"], 3600.0
