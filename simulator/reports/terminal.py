@@ -16,7 +16,6 @@ from ..results.columns import RESULT_COLUMNS, ResultColumn, in_question
 from ..results.intervals import USUAL
 from ..results.run import TIMES
 from ..results.statistics import human, number
-from ..results.verdict import ALONE
 from ..studies.tune import regret
 from . import tables
 from .tables import Cell, Columns, Row, named, shares, times, toml
@@ -170,7 +169,8 @@ def distinct(result: "SweepResult") -> list[Row]:
 def tune(result: "TuneResult") -> list[Table | str]:
     """Tabulate the leading configurations of a search, and the cost of wrong inputs."""
     verdict, ranked = result.verdict, result.ranked
-    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference, ALONE]
+    firsts = {one.candidate.part and one.candidate.part.name: one.label for one in ranked[::-1]}
+    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference, *firsts.values()]
     shown = ranked[:TUNE_ROWS]
     shown += [one for one in ranked if one not in shown and one.candidate.label in also]
     rows = result.rows(shown)

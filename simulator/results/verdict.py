@@ -55,7 +55,7 @@ Row = Mapping[str, Any]
 
 LEADING = ("missed", "stalled", "bound", "diverged", "unreached", "over-cap")
 """Codes of reasons in the sentence itself; all but the first only without a pick."""
-LIMITS = ("edge", "some-seeds", "free-codec")
+LIMITS = ("edge", "some-seeds", "free-codec", "fewer-tokens")
 """Codes of reasons that limit the answer, which come before explanations."""
 
 
@@ -73,6 +73,8 @@ class Question(NamedTuple):
         if pace := PACES.get(self.measure.replace("-", "_")):
             return f"{'more' if larger else 'less'} per {pace[0]}"
         word = pairs.get(self.unit, ("more", "less"))[not larger]
+        if self.measure == "weighed" and self.unit != "s":
+            return f"{word} of money and time"
         return f"{word} at the same loss" if self.measure == EQUAL_LOSS else word
 
     def amount(self, estimate: Estimate) -> dict[str, Any]:
@@ -603,9 +605,16 @@ class _Case(NamedTuple):
         of_loss = Compared(losses, factors)
         spent = {k: Spent.of(row, of_loss.above(k, base)) for k, row in known.rows.items()
                  if k in losses}  # fmt: skip
-        ends = {k: float(np.mean([run.duration for run in runs])) for k, runs in groups.items()}
+        tokens = {k: _tokens(known.rows.get(k, {})) for k in groups}
+        ends = {
+            k: float(np.mean([run.duration for run in runs])) * max(tokens.values()) / tokens[k]
+            for k, runs in groups.items()
+        }
         pick, why = quickest(ranked, of_loss, ends)
         self.reasons[:0] = why
+        if tokens[pick] < (1 - ALIKE) * max(tokens.values()):
+            numbers = {"label": pick, "share": tokens[pick] / max(tokens.values())}
+            self.reasons.append(Reason("fewer-tokens", numbers))
         return self.conclude(
             of_equal_loss(base),
             ranked,
@@ -647,6 +656,11 @@ class _Case(NamedTuple):
         basis = self.known.bases.get(rest.get("pick") or ranked.best)
         rest |= {"reasons": self.reasons, "basis": basis}
         return conclude(question, ranked, compared, self.known, **rest)
+
+
+def _tokens(row: Row) -> float:
+    """Return the tokens of a row of `simulate`; 1 if they are not counted."""
+    return ((row.get("used") or {}).get("tokens") or {}).get("mean") or 1.0
 
 
 def of_equal_loss(base: str) -> Question:

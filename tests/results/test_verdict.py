@@ -397,6 +397,16 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     assert actual.order.value("quick") == pytest.approx(10 * 1.01)
     assert actual.order.value("even") == pytest.approx(95 * 1.05)
     assert of_runs(groups, None, facts._replace(equal_tokens=False)).pick == "quick"
+    rows = {label: {"used": {"tokens": {"mean": 9.0}}} for label in groups}
+    rows["quick"]["used"]["tokens"]["mean"] = 3.0
+    codes = [
+        (reason.code, reason.numbers)
+        for reason in of_runs(groups, None, facts._replace(rows=rows)).reasons
+    ]
+    assert codes[0] == ("fewer-tokens", {"label": "quick", "share": pytest.approx(1 / 3)})
+    assert "fewer-tokens" not in [reason.code for reason in actual.reasons]
+    weighed = Question("weighed", "least money and time", "{}", "USD")
+    assert weighed.words(True) == "more of money and time"
 
 
 def test_reasons_that_no_verdict_gives_are_refused():

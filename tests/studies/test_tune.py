@@ -891,6 +891,8 @@ def test_sites_are_tried_at_a_constant_global_batch_in_one_table(tmp_path):
     assert "local-sgd tau=32 on 1 site" not in rows
     assert result.reference == "ssgd on 1 site"
     one, three = rows["ssgd on 1 site"], rows["ssgd on 3 sites"]
+    days = {label: row["used"]["days"]["mean"] for label, row in rows.items() if "ssgd" in label}
+    assert days[result.reference] == min(days.values())
     assert one["value"] == pytest.approx(three["value"], rel=1e-6)  # the batch is the same
     assert one["used"]["days"]["mean"] == pytest.approx(3000 * 18 / 86400, rel=1e-6)
     assert one["cost"] == pytest.approx(3000 * 18 / 3600 * 40)

@@ -8,7 +8,6 @@ from typing import Any
 from ...results import consumption
 from ...results.columns import ranked_by
 from ...results.statistics import format_loss, human, percent, with_unit
-from ...results.verdict import ALONE
 from ...studies.sweep import figure
 from ...studies.tune import figures
 from ...studies.tune.regret import cost, notes
@@ -69,7 +68,9 @@ def _configurations(tune: Row) -> list[PageTable]:
     """Return the ranking with the amounts of every configuration."""
     pick, ranked = tune["verdict"]["pick"], tune["ranking"]
     best = ranked[:CONFIGURATIONS]
-    also = {pick, ALONE, *((row.get("to_reference") or {}).get("label") for row in best)}
+    firsts = {str(row.get("part")): row["label"] for row in ranked[::-1]}
+    also = {pick, *firsts.values()}
+    also |= {(row.get("to_reference") or {}).get("label") for row in best}
     rest = [row for row in ranked[CONFIGURATIONS:] if row["label"] not in also]
     shown = [row for row in ranked if row not in rest]
     shown.sort(key=lambda row: row["label"] != pick)

@@ -89,12 +89,14 @@ def compared_losses(contenders: Sequence[Contender]) -> verdict.Compared:
 def reference(contenders: Sequence[Contender]) -> str:
     """Return the reference of losses: plain data-parallel training, else the lowest loss.
 
-    Plain means of the fewest workers without a codec.
+    Of means without a codec, those of the part of the cluster that takes the fewest days.
     """
     several = [one for one in contenders if one.label != ALONE] or contenders
 
-    def place(one: Contender) -> tuple[bool, int]:
-        return one.candidate.parameters.get("codec", "raw") != "raw", one.candidate.workers
+    def place(one: Contender) -> tuple[bool, float, int]:
+        days = one.used("days")
+        coded = one.candidate.parameters.get("codec", "raw") != "raw"
+        return coded, days if days < math.inf else math.inf, one.candidate.workers
 
     ordered = sorted(several, key=place)
     losses = {one.label: [score.value for score in one.scores] for one in ordered}
