@@ -473,7 +473,7 @@ def deploy(  # noqa: PLR0913
     """
     folder = Path(plan) if isinstance(plan, str | Path) else None
     if adapt and (folder is None or not folder.is_dir()):
-        raise InputError("adapt: needs a pick with a prediction; name a run folder")
+        raise InputError("adapt: needs a prediction to compare with; name the run folder of a pick")
     session = Session(model, optimizer, plan, Options(parameters, seed, timeout))
     if adapt and folder:
         from .steering.attach import controller

@@ -143,7 +143,7 @@ class ClosedForm:
 
     @cached_property
     def staggered(self) -> bool:
-        """Whether workers that join a collective later also end it later."""
+        """Whether a worker that joins a collective late also leaves it late."""
         return self.settings.library == "gloo" and self.given is None and self.workers > 1
 
     @cached_property

@@ -397,7 +397,7 @@ def reasons_in(document: Row) -> list[str]:
 def quickest(
     ranked: Order, losses: Compared, times: Mapping[str, float]
 ) -> tuple[str, list[Reason]]:
-    """Return the pick if losses decide nothing, and the reason, which names the best by loss.
+    """Return the quickest alternative whose loss is within the error of the best, and the reason.
 
     Considers alternatives whose loss is within the error of the best loss, and which take at most
     `MARGIN` longer than the quickest. `times`: the time of each, or another amount to minimise.

@@ -500,7 +500,7 @@ class Tune(Section):
         IS_TABLE,
     ] = optional("numbers of workers to train on, the first ones, in all or by group", ())
     global_batch: Literal["constant", "per worker"] = optional(
-        "constant:fewer workers have larger batches; per worker: the same batches",
+        "constant: fewer workers have larger batches; per worker: the same batches",
         "constant",
     )
     day_worth: Money | None = optional(

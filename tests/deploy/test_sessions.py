@@ -470,7 +470,7 @@ def test_a_state_of_another_plan_is_loaded_as_chosen():
 
 def test_what_cannot_be_steered_is_refused():
     net = Net()
-    with pytest.raises(InputError, match="needs a pick with a prediction"):
+    with pytest.raises(InputError, match="needs a prediction to compare with"):
         paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", adapt=True, tau=4)
     with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "ssgd") as session:
         assert session.decisions == []

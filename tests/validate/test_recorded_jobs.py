@@ -199,7 +199,7 @@ def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
     far = source("far", "kernel", "80 ms")
     with pytest.raises(InputError, match=r"near: 10 ms, 8 Mbit/s; .*far: 80 ms, 8 Mbit/s"):
         kind_of_network([source("near", "kernel", "10 ms"), far])
-    with pytest.raises(InputError, match=r"networks of several kinds \(emulated, kernel\)"):
+    with pytest.raises(InputError, match=r"several kinds of network \(emulated, kernel\)"):
         kind_of_network([source("near", "emulated", "10 ms"), far])
     both = [source(speed, "emulated", speed) for speed in ("10 ms", "80 ms")]
     assert kind_of_network(both) == "emulated"

@@ -209,8 +209,8 @@ def kind_of_network(runs: Sequence[Source]) -> str:
     kinds = sorted({source.scenario.validation.network for source in runs})
     if len(kinds) > 1:
         raise InputError(
-            f"{', '.join(str(source.path) for source in runs)}: networks of several kinds "
-            f"({', '.join(kinds)}); calibrate each kind separately"
+            f"{', '.join(str(source.path) for source in runs)}: these runs used several kinds of "
+            f"network ({', '.join(kinds)}); calibrate each kind separately"
         )
     if kinds != ["emulated"]:
         nominal = {

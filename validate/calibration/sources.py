@@ -48,7 +48,7 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Link:
-    """A fitted hop: seconds of `latency` and per byte; `notes`: assumptions.
+    """A fitted link: its `latency` and its time per byte, in seconds; `notes`: assumptions.
 
     `latency` is None if it cannot be separated from the time per byte.
     """

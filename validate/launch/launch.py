@@ -53,7 +53,7 @@ def launched() -> bool:
 
 
 def exposure_warnings() -> list[str]:
-    """Return a warning if the ranks listen beyond this machine, else nothing."""
+    """Return a warning if other machines can reach the ranks, else an empty list."""
     address = os.environ.get("MASTER_ADDR", "")
     if not launched() or address == "localhost" or address.startswith("127.") or address == "::1":
         return []

@@ -360,7 +360,7 @@ def _room(payload: Payload) -> float:
 
 
 def _dtypes(packed: Packed) -> list[torch.dtype]:
-    """Return the dtypes of a payload's sums, first one that holds numbers exactly."""
+    """Return the dtypes in which a payload is summed; the first holds numbers exactly."""
     dtypes = sorted(
         {tensor.dtype for tensor in packed.tensors}, key=lambda dtype: dtype not in EXACT
     )

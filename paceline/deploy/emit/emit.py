@@ -211,7 +211,7 @@ def emit(target: str, pick: Pick) -> Emitted:
     rendered = {name: _render(file, values) for name, file in framework["files"].items()}
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
-        notes.append("fragments have whole tensors; Paceline's have equal numbers of entries")
+        notes.append("torchft's fragments consist of whole tensors; Paceline simulates equal parts")
     if (parts := pick.scenario.cluster.accumulation) > 1:
         notes.append(
             f"a batch is a whole step of {parts} micro-batches (cluster.accumulation): add their "

@@ -61,8 +61,8 @@ def controller(
         raise InputError(f"{folder}: adapt: {label} has no setting to change")
     if isinstance(scenario.objective, NoObjective):
         raise InputError(
-            f"{folder}: adapt: without [objective] the cost of a setting is unknown; add one, and "
-            "simulate again"
+            f"{folder}: adapt: without [objective] the effect of a setting is unknown; add "
+            "one, and simulate again"
         )
     if workers not in (None, predicted := scenario.cluster.workers):
         raise InputError(

@@ -228,7 +228,7 @@ class FromCurve(Nothing):
 
 @dataclass(frozen=True)
 class Goal:
-    """The recipe of an algorithm's surrogate; `rate`: learning rate on the surrogate."""
+    """How to build an algorithm's surrogate; `rate`: learning rate on the surrogate."""
 
     expected: Expected
     shape: Shape

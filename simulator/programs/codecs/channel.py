@@ -88,7 +88,7 @@ class Codec:
     ] = None
 
     def open(self, me: Node) -> Channel:
-        """Open a channel of one node on which vectors are compressed."""
+        """Open a channel through which a node sends compressed vectors."""
         raise NotImplementedError
 
     def seconds(self, me: Node, share: float) -> tuple[float, float]:

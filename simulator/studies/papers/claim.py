@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class Kind(StrEnum):
-    """The origin of a claim's number; only printed ones put a prediction to the test."""
+    """The source of a claim's number; only printed numbers test a prediction."""
 
     PRINTED = "printed"  # the paper prints this number or order, and nothing was fitted to it
     FITTED = "fitted"  # a free parameter was fitted to it, or to its sign or order

@@ -197,7 +197,7 @@ class TuningObjective:
         return bool(self.day) or self.max_loss is not None
 
     def spent(self, score: Score) -> float:
-        """Return a run's cost including the worth of its time; without a worth, its seconds."""
+        """Return a run's cost plus the price of its time; its seconds if time has no price."""
         used = score.used or {}
         days = used.get("days", math.nan)
         return used.get("cost", math.nan) + self.day * days if self.day else DAY * days
