@@ -20,7 +20,7 @@ from ..scenario.tables import Prices
 from . import intervals, prediction_interval, wording
 from .prediction_interval import PACE, TARGET, LossModel
 from .run import Run
-from .statistics import at, crossing, estimated, with_unit
+from .statistics import at, common_unit, crossing, estimated, with_unit
 
 SECONDS_PER_DAY = 86400.0
 FASTEST = 2.5e15  # operations per second, the most of any GPU of 2025 (B200, bf16)
@@ -220,7 +220,8 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
             currency = rows[0].get("currency") if key == "cost" else None
             about = ", ".join(filter(None, [currency, _level(rows, until, key)]))
             heading = f"{words} ({about})" if about else words
-            columns[heading] = partial(_cell, key, unit, until, times)
+            shared = _shared_unit(rows, until) if key == "days" else unit
+            columns[heading] = partial(_cell, key, shared, until, times)
     return f"to loss {target:g}" if reached else "in the whole run", columns
 
 
@@ -241,7 +242,14 @@ def _level(rows: Sequence[Row], until: str, key: str) -> str:
     return wording.usual(estimate for estimate in estimates if not estimate.narrow)
 
 
-def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
+def _shared_unit(rows: Sequence[Row], until: str) -> str | tuple[float, str]:
+    """Return the unit of a column of durations."""
+    days = [((row.get(until) or {}).get("days") or {}).get("mean") for row in rows]
+    seconds = [SECONDS_PER_DAY * value for value in days if value and isfinite(value)]
+    return common_unit(*seconds) if seconds else "s"
+
+
+def _cell(key: str, unit: Any, until: str, times: float, row: Row) -> str:
     """Format a value times `times`; days and costs get their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:

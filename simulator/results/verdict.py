@@ -8,7 +8,7 @@ make up for a higher loss. Terminal, page, notebook and JSON show the sentence a
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -124,10 +124,12 @@ class Spent(NamedTuple):
         loss = None if last is None else stated({"mean": last, "interval": ends})
         return cls(days, cost, row.get("currency") or "", above, loss)
 
-    def briefly(self, other: "Spent | None" = None) -> list[str]:
-        """Format the days and the cost, without intervals, in the unit of another's days, too."""
-        seconds = [DAY * one.days.value for one in (self, other) if one and one.days]
-        days = [human(seconds[0], common_unit(*seconds))] if self.days else []
+    def briefly(self, others: Iterable["Spent"] = ()) -> list[str]:
+        """Format the days and the cost, without intervals, in a unit that suits others, too."""
+        seconds = [DAY * one.days.value for one in (self, *others) if one.days]
+        seconds = [value for value in seconds if math.isfinite(value)]
+        unit = common_unit(*seconds) if seconds else None
+        days = [human(DAY * self.days.value, unit)] if self.days else []
         before = "" if self.currency else "cost "
         cost = [before + with_unit(self.cost.value, self.currency)] if self.cost else []
         return days + cost
@@ -194,10 +196,10 @@ class Verdict:
         spent = self.spent.get(self.pick or "", Spent())
         if self.baseline:
             base = self.spent[self.baseline]
-            parts += spent.briefly(base)
+            parts += spent.briefly(self.spent.values())
             if spent.above and self.baseline != self.pick:
                 loss = wording.above(spent.above.value, spent.above.interval)
-                instead = ", ".join(base.briefly(spent))
+                instead = ", ".join(base.briefly(self.spent.values()))
                 against = "than" if loss.startswith(wording.NO_GAIN) else "against"
                 parts.append(f"loss {loss} {against} {self.baseline} ({instead})")
             elif spent.loss:

@@ -144,10 +144,11 @@ def usual(estimates: Iterable[Estimate]) -> str:
     return kinds.pop() if len(kinds) == 1 else USUAL if kinds else ""
 
 
-def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
+def cell(estimate: Estimate, unit: str | tuple[float, str], column: str = USUAL) -> str:
     """Format an estimate for a column: "13.1 s (12.0–14.2)".
 
-    The cell names the kind of interval if that differs from `usual`.
+    The cell names the kind of interval if that differs from `usual`. `unit`: a unit, or the size
+    and the name of one that all cells of a column share.
     """
     if not math.isfinite(estimate.value):
         return "-"
@@ -169,8 +170,10 @@ def difference(gap: Estimate, unit: str) -> str:
     return f"{middle}{name}" + (f" ({low} to {high})" if {low, high} != {middle} else "")
 
 
-def _scale(value: float, unit: str) -> tuple[float, str]:
+def _scale(value: float, unit: str | tuple[float, str]) -> tuple[float, str]:
     """Return the unit to show a number in: its size, and its name after a space."""
+    if isinstance(unit, tuple):
+        return unit[0], f" {unit[1]}"
     if unit in PREFIXED:
         size, prefix = prefixed(value)
         return size, f" {prefix}{unit}"
