@@ -15,7 +15,7 @@ from ..results import consumption, wording
 from ..results.columns import RESULT_COLUMNS, ResultColumn, in_question
 from ..results.intervals import USUAL
 from ..results.run import TIMES
-from ..results.statistics import human, number
+from ..results.statistics import human, number, with_unit
 from ..studies.tune import regret
 from . import tables
 from .tables import Cell, Columns, Row, named, shares, times, toml
@@ -110,6 +110,8 @@ def _by_group(rows: Sequence[Row]) -> list[Table]:
         "group": lambda group: group["group"] or "others",
         "% of\nclients": lambda group: shares([group["clients"] / clients]),
         "% of\ngradients": lambda group: shares([group["gradients"]]),
+        "down per\nclient, day": lambda group: with_unit(group["down_bytes_per_day"], "B"),
+        "up per\nclient, day": lambda group: with_unit(group["up_bytes_per_day"], "B"),
     }
     return [_table(groups, cells)]
 

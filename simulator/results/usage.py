@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cluster.membership import working_hours
+from ..cluster.membership import worked, working_hours
 from ..network.closed_form import ClosedForm
 from ..scenario.cluster import DAY
 from ..scenario.scenario import Algorithm, Scenario
-from .run import Run
-from .statistics import breakdown, human
+from .run import TIMES, Run
+from .statistics import breakdown, human, number, percent
 from .wording import Reason, all_of
 
+WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
 WORTH = 0.1  # share of the time: less is not worth a second reason
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 SLOWER = 1.02  # times the mean, where the scenario says that workers differ
@@ -48,21 +49,43 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     """Return a row for each group of sampled clients; None without sampling.
 
     `gradients`: the group's share of the model's gradients, estimated from its used computing time
-    and mean step time.
+    and mean step time. Bytes are per client and day, None unless clients have their own links.
+    `absent`, `selected`: shares of time when clients are unavailable, or in a round. A day is its
+    working hours; a shorter run has a part of one.
     """
-    steps = np.array(scenario.team.mean_compute)
-    if runs[0].gradients is None or not steps.all():
+    steps, days = scenario.team.mean_compute, sum(map(span, runs)) / DAY
+    nights = sum(worked(scenario.cluster, span(run)) for run in runs)
+    if runs[0].gradients is None or not days or not all(steps):
         return None
-    made = np.sum([run.workers["compute"] for run in runs], axis=0) / steps
-    groups = np.array([worker.group for worker in scenario.team.workers])
-    return [
-        {
+    made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
+    groups = [worker.group for worker in scenario.team.workers]
+    at_work = [kind for kind in TIMES if kind not in ("down", *AWAY)]
+    rows = []
+    for group in dict.fromkeys(groups):
+        ranks = [rank for rank, name in enumerate(groups) if name == group]
+        row = {
             "group": group or None,
-            "clients": int((groups == group).sum()),
-            "gradients": float(made[groups == group].sum() / made.sum()) if made.any() else None,
+            "clients": len(ranks),
+            "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
+            **{f"{way}_bytes_per_day": _sent(runs, way, ranks, nights) for way in WAYS},
+            "absent": _seconds(runs, ranks, ["absent"]) / len(ranks) / DAY / days,
+            "selected": _seconds(runs, ranks, at_work) / len(ranks) / DAY / days,
         }
-        for group in dict.fromkeys(groups.tolist())
-    ]
+        rows.append(row)
+    return rows
+
+
+def _seconds(runs: Sequence[Run], ranks: Sequence[int], kinds: Sequence[str]) -> float:
+    """Return the seconds that some clients spend in these kinds, in all runs."""
+    spent = [run.workers[kind] for run in runs for kind in kinds if kind in run.workers]
+    return float(sum(np.take(times, ranks).sum() for times in spent))
+
+
+def _sent(runs: Sequence[Run], way: str, ranks: Sequence[int], days: float) -> float | None:
+    """Return the bytes per client and day on clients' own links in one of `WAYS`."""
+    names = [WAYS[way].format(rank) for rank in ranks]
+    sizes = [run.links[name] for name in names for run in runs if name in run.links]
+    return sum(sizes) / len(ranks) / days if sizes else None
 
 
 def hours(scenario: Scenario) -> list[str]:
@@ -94,6 +117,30 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
     means = zip(over_seeds(every) or [], runs[0].lines, strict=True)
     return [mean | {"bandwidth": line["bandwidth"]} for mean, line in means]
+
+
+def of_failures(row: Mapping[str, Any]) -> str:
+    """Return a line that counts crashes and their consequences; tables show shares of time."""
+    lost, sampled = row["failures"], "unselected" in row["breakdown"]
+    counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
+    counted |= {"absence": "absences"} if "absent" in row["breakdown"] else {}
+    counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
+    parts = [few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
+    parts += ["stood still for good"] * bool(lost.get("stall"))
+    parts += [f"goodput {percent(row['goodput']['mean'])}"] * (not sampled)
+    if lost["recovery_seconds"] is not None:
+        parts.append(f"{human(lost['recovery_seconds'])} to recover")
+    if lost.get("server_down_seconds"):
+        parts.append(f"the server down for {human(lost['server_down_seconds'])}")
+    if lost["dropped"] and not sampled:
+        parts.append(f"{few(lost['dropped'], 'contribution', 'contributions')} left out")
+    return f"{row['label']}: {'; '.join(parts)}."
+
+
+def few(count: float, one: str, many: str) -> str:
+    """Return a count or mean count with its noun: "1 crash", "2.50 crashes"."""
+    exact = f"{count:.0f}" if count == round(count) else number(count)
+    return f"{exact} {one if count == 1 else many}"
 
 
 class _Case(NamedTuple):

@@ -1,5 +1,6 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
+import re
 from contextvars import copy_context
 
 import numpy as np
@@ -357,6 +358,7 @@ def test_clients_at_work_are_counted():
 
 def test_whose_reports_a_round_took_is_in_the_table_of_clients():
     """Of four a second a step and four nine times as slow, rounds of 3 steps take whom they can."""
+    size = {"parameters": 1000}  # 4 kB
 
     def row(name="fedavg", slow=(), **sampling):
         group = {"name": "slow", "workers": 4, "compute": "9 s", **dict(slow)}
@@ -366,7 +368,9 @@ def test_whose_reports_a_round_took_is_in_the_table_of_clients():
         }
         algorithm = {"name": name, "tau": 3} | ({"buffer": 1} if name == "fedbuff" else {})
         run = {"duration": "300 s"}
-        world = scenario(algorithm, cluster=cluster, network=SERVED, workers=8, steps=None, run=run)
+        world = scenario(
+            algorithm, cluster=cluster, network=SERVED, workers=8, model=size, steps=None, run=run
+        )
         result = study.simulate(world)
         return result.algorithms[0]
 
@@ -375,6 +379,11 @@ def test_whose_reports_a_round_took_is_in_the_table_of_clients():
     shares = [[item["gradients"] for item in one["clients"]] for one in (waits, hurries, buffers)]
     assert np.array(shares[:2]) == pytest.approx(np.array([[0.5, 0.5], [1, 0]]), abs=0.02)
     assert shares[2] == pytest.approx([0.9, 0.1], abs=0.02)
+    fast, late = hurries["clients"]
+    rounds, daily = hurries["rounds"], 86400 / 300 * 4000
+    assert fast["up_bytes_per_day"] == pytest.approx(rounds * daily, rel=1.5 / rounds)
+    assert late["up_bytes_per_day"] == 0
+    assert fast["down_bytes_per_day"] == pytest.approx(rounds * daily, rel=1.5 / rounds)
 
 
 def test_fedbuff_with_places_for_all_is_fedbuff():
@@ -577,8 +586,9 @@ def test_clients_that_drop_out_are_told_as_drop_outs_and_shares_say_of_what():
         seeds=1,
     )  # fmt: skip
     (row,) = result.algorithms
-    assert row["failures"]["drop_outs"] > 0
-    assert "crash" not in row["bottleneck"]
+    (failure,) = result.failures
+    assert re.fullmatch(r"fedavg tau=2: \d+ drop-outs\.", failure), failure
+    assert "crash" not in row["bottleneck"] + failure
     heads = [[str(column.header) for column in table.columns] for table in terminal.spent([row])]
     assert heads[1][0] == "% of all clients' time"
     assert not any("goodput" in head for table in heads for head in table)

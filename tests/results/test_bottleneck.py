@@ -158,6 +158,10 @@ def test_crashes_and_checkpoints_are_counted() -> None:
     codes = reasons(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
     assert codes["crashes"] == {"crashes": 1}
     assert codes["failures"]["share"] == codes["failures"]["lost"] + codes["failures"]["down"]
+    lost = {"crashes": 1.0, "recovery_seconds": None, "dropped": 0, "server_down_seconds": 9.0}
+    spent = {"breakdown": {"lost": 0.0}, "goodput": {"mean": 1.0}}
+    line = usage.of_failures({"label": "asgd", "failures": lost, **spent})
+    assert line == "asgd: 1 crash; goodput 100 %; the server down for 9.00 s."
 
 
 @looped(("model", "cause"), [("closed-form", "crash"), ("flows", "crash"), ("flows", "outage")])
@@ -179,6 +183,7 @@ def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) 
     healthy = cause == "outage"  # without worker 1, psgd does not come to its last step either
     assert (fine["stall"] is None) is healthy
     assert actual.pick["label"] is None  # psgd is a bound
+    assert all("stood still" in line for line in actual.failures[:1])
 
 
 def test_the_card_of_the_server_is_named() -> None:
@@ -217,6 +222,7 @@ def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
     assert kinds == [kind for kind in TIMES if kind in row["breakdown"]]
     assert [*shares.columns[1].cells] == [f"{100 * row['breakdown']['compute']:.0f}"]
     assert "compute" not in str(terminal.summary(actual).columns[-1].header)
+    (line,) = actual.failures
     counts = [run.failures["crashes"] for run in actual.runs if run.failures]
     assert row["failures"]["crashes"] == np.mean(counts)
     assert row["failures"]["goodput"] == pytest.approx(
@@ -226,7 +232,10 @@ def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
     shares = [run.seconds["compute"] / sum(run.seconds.values()) for run in actual.runs]
     assert good == pytest.approx(np.mean(shares))
     assert sum(row["goodput"]["lost"].values()) == pytest.approx(1 - good)
-    assert result(world(SSGD)).algorithms[0]["failures"] is None
+    assert f"; goodput {100 * good:.0f} %; " in line
+    quiet = result(world(SSGD))
+    assert quiet.failures == []
+    assert quiet.algorithms[0]["failures"] is None
 
 
 def test_rows_of_a_sweep_have_the_same_columns_whether_time_is_lost_or_not() -> None:
