@@ -15,7 +15,6 @@ from ...errors import InputError
 from ...inputs.toml_text import differing, write_toml
 from ...results import store
 from ...results.figures import interactive
-from ...results.usage import few
 from . import changes, reading, studies
 from .parts import PageSection, PageTable
 from .reading import FoundRun
@@ -114,7 +113,7 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
 
 def _differences(every: Sequence[FoundRun]) -> PageSection | None:
     rows = differing([run.scenario.get("table") or {} for run in every])
-    heading = f"{few(len(rows), 'key differs', 'keys differ')} between the scenarios"
+    heading = f"Keys that differ between the scenarios: {len(rows)}"
     heads = ("key", *(run.name for run in every))
     table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
     return PageSection("differences", heading, tables=[table], folded=True) if rows else None
