@@ -34,7 +34,6 @@ from .statistics import (
     reached,
     seconds_per_gradient,
     seconds_per_step,
-    time_unit,
     with_unit,
 )
 from .wording import Reason, all_of
@@ -220,8 +219,6 @@ class Verdict:
                 return ""
             simpler = next_.value < self.order.value(self.pick or "")
             word, value = "as good:" if simpler else "next is", self._brief(next_)
-            if self.question.unit == "s":  # one unit in a sentence
-                value = human(next_.value, time_unit(self.order.value(self.pick or "")))
             return f"; {word} {self.runner_up}, {value}"
         others = all_of(self.candidates[1:])
         if not others:
