@@ -18,7 +18,6 @@ from paceline.simulator.cluster.membership import stretched, working_hours
 from paceline.simulator.cluster.speed import Speed, burst_segments, product
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.batched import run
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
@@ -28,7 +27,7 @@ from paceline.simulator.scenario.scenario import World
 from tests.distributions.test_law import TABLES
 from tests.helpers.cases import looped
 from tests.helpers.programs import cases
-from tests.helpers.worlds import EXPONENTIAL, RING, play, scenario, simulate
+from tests.helpers.worlds import EXPONENTIAL, RING, on_batched, play, scenario, simulate
 
 DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
 
@@ -190,7 +189,7 @@ def test_a_random_offset_is_a_keyed_and_even_one(trace):
 def test_a_trace_runs_alike_in_every_engine(trace, name, offset):
     table = {"name": name} | ({"tau": 3} if name == "local-sgd" else {})
     world = scenario(table, compute=trace | {"offset": offset}, network=RING, steps=40)
-    (other,) = run.run(world.algorithm[0], world, [5])
+    (other,) = on_batched(world.algorithm[0], world, [5])
     one = simulate(world, seed=5)
     assert one.duration == pytest.approx(other.duration, rel=1e-12)
     np.testing.assert_allclose(one.curve["time"], other.curve["time"], rtol=1e-12)

@@ -228,7 +228,7 @@ def test_the_how_to_works_word_for_word(tmp_path, monkeypatch, capsys):
         assert run(shlex.split(command)[1:]) == 0
     shown = capsys.readouterr()
     assert "local-sgd" in shown.out
-    assert "the model's error, learnt from" in " ".join(shown.err.split())
+    assert "intervals include the errors of" in " ".join(shown.err.split())
     read = profile.read("profile.toml").tables
     assert read["model"]["parameters"] == 1e6
     assert read["cluster"]["workers"] == 2

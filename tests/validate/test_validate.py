@@ -249,16 +249,6 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
         launch.run(Job(made, (task,), tmp_path, "cpu"))
 
 
-def test_rounded_means_are_refused_over_links():
-    coded = parse(WORLD | {"algorithm": [{"name": "ssgd", "codec": "int8"}]})
-    require_runnable(coded, launched=False)
-    links = coded.model_copy(
-        update={"validation": coded.validation.model_copy(update={"network": "real"})}
-    )
-    with pytest.raises(InputError, match="whole numbers"):
-        require_runnable(links, launched=False)
-
-
 @looped("recovery", ["quorum", {"policy": "backup", "backup": 1}])
 def test_an_algorithm_s_own_quorum_is_refused_by_its_name(recovery):
     algorithms = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5, "recovery": recovery}]
