@@ -53,8 +53,8 @@ LINES = """
     simulator/network          3640   closed form, flows and TCP; how NCCL, gloo and BytePS behave
     simulator/objectives       2580   learning curves, their evidence, factors matched between runs
     simulator/programs         4140   28 algorithms with HPSGD's two decisions, and twelve codecs
-    simulator/reports          2230   terminal, page and sliders
-    simulator/results          5250   intervals from published residuals, models of error, verdict
+    simulator/reports          2240   terminal, page and sliders
+    simulator/results          5260   intervals from published residuals, models of error, verdict
     simulator/scenario         2850   every key with its description; kinds of hardware by name
     simulator/studies          7260   search of sites and settings, sweep, fit, solve, four papers
     validate                  12140   real training, logs, calibration and the matrix

@@ -10,6 +10,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import untrusted
+
 HEAD, LEAST = 5_000, 2  # first lines to search, and the fewest that must match
 NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{1,6})")
@@ -28,7 +30,7 @@ class Framework(NamedTuple):
 @cache
 def frameworks() -> dict[str, Framework]:
     """Return the patterns by framework, in the order of trial."""
-    text = Path(__file__).with_name("printed_logs.toml").read_text("utf-8")
+    text = untrusted.text(Path(__file__).with_name("printed_logs.toml"))
     tables = tomllib.loads(text.replace("NUMBER", NUMBER))
     return {name: Framework(**table) for name, table in tables.items()}
 

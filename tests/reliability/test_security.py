@@ -87,7 +87,7 @@ def calls(tree):
             )
 
 
-UNPICKLING = {"validate/training/packing.py", "validate/launch/job.py"}
+UNPICKLING = {"validate/training/messages.py", "validate/launch/job.py"}
 """Between processes of one run: docs/concepts/trust.md says why that is within what is trusted."""
 IMPORTING = {  # by a name that our own text has, or that an installed package offers
     "paceline/__init__.py", "paceline/command_line.py", "simulator/load/document.py",

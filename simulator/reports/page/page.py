@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...inputs import untrusted
 from ...inputs.toml_text import differing, write_toml
 from ...results import store
 from ...results.figures import interactive
@@ -98,7 +99,9 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
     for place, run in enumerate(every):
         parts = [studies.comparison(run.comparison, place) if run.comparison else None]
         parts += studies.search(run.tune, place) if run.tune else []
-        parts.append(studies.sweep(run.sweep, run.target, place) if run.sweep else None)
+        if run.sweep:
+            with untrusted.refused(run.path / "sweep.csv", *reading.SWEPT):
+                parts.append(studies.sweep(run.sweep, run.target, place))
         parts.append(changes.section(run, place))
         if len(every) > 1:
             parts = [one and replace(one, heading=f"{run.name}: {one.heading}") for one in parts]

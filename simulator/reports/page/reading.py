@@ -18,6 +18,7 @@ from ...results.read import RunDirectory
 from ...results.verdict import reasons_in
 
 SIDES = ("predicted", "measured")
+SWEPT = ("repeat the command of the sweep", "not a sweep's table")  # remedy and problem
 NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high"))]
 
 
@@ -122,7 +123,7 @@ def _read(path: Path, name: str) -> FoundRun:
 
 def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Read the rows of sweep.csv: numbers as float, empty cells as None."""
-    with untrusted.refused(file, "repeat the command of the sweep", "not a sweep's table"):
+    with untrusted.refused(file, *SWEPT):
         lines = io.StringIO(untrusted.text(file, untrusted.LARGEST_WRITTEN), newline="")
         table = list(csv.DictReader(lines))
         rows = [
