@@ -16,12 +16,11 @@ import numpy as np
 import paceline
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
-from paceline.simulator.engines.batched import run as batched_engine
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import cores
-from tests.helpers.worlds import EXPONENTIAL, on_virtual, scenario
+from tests.helpers.worlds import EXPONENTIAL, on_batched, on_virtual, scenario
 from tests.lab.bench import textbook
 from tests.lab.bench.measure import Aim, Rate, Row, rate
 
@@ -57,7 +56,7 @@ def one_seed(made: Scenario, **options: Any) -> Rate:
 def together(made: Scenario, seeds: range = SEEDS) -> Rate:
     """Return the rate of all seeds in one call of the batched engine: worker-steps."""
     return rate(
-        partial(batched_engine.run, made.algorithm[0], made, seeds),
+        partial(on_batched, made.algorithm[0], made, seeds),
         steps_of(made) * len(seeds),
     )
 
