@@ -574,21 +574,8 @@ class _Case(NamedTuple):
         goal, tells = f"least time to loss {target:g}", f"loss {target:g} after {{}}"
         if ranked.estimates:
             question = Question("time_to_target", goal, tells)
-            return self.stated(question, self._as_in_tables(ranked), Compared(times, factors))
+            return self.stated(question, ranked, Compared(times, factors))
         return self.conclude(Question("reached", goal, tells), ranked, Compared(times))
-
-    def _as_in_tables(self, ranked: Order) -> Order:
-        """Return the order with the estimates of the rows, unless another one would be first.
-
-        A row has the mean of its times; an order has medians if any of its times vary too much.
-        """
-        rows = {label: self.known.rows.get(label, {}).get("time_to_target") or {}
-                for label in ranked.estimates}  # fmt: skip
-        if any(row.get("mean") is None for row in rows.values()):
-            return ranked
-        stated_ = {label: stated(row) for label, row in rows.items()}
-        first = min(stated_, key=lambda label: stated_[label].value)
-        return replace(ranked, estimates=stated_) if first == ranked.best else ranked
 
     def lowest_loss(self, losses: Mapping[str, np.ndarray]) -> Verdict:
         """Answer by the loss at the end of the shortest run."""
