@@ -527,6 +527,17 @@ def test_a_share_of_reports_never_comes_whose_clients_drop_out(name, objective):
         assert actual.reports + out == 20 * actual.rounds
 
 
+def test_a_client_that_drops_out_has_sent_half_of_its_report_on_average():
+    """It computes for 1 ms, sends for 52 ms, and drops out at a uniform point of them."""
+    actual = run(
+        {"name": "fedavg", "tau": 1}, workers=20, compute="1 ms", steps=100, network=SERVED,
+        cluster={"sampling": {"clients": 20}, "drop": 0.5},
+    )  # fmt: skip
+    out = actual.failures["drop_outs"]
+    sent = sum(actual.links[f"worker {rank}->server"] for rank in range(20)) / 4000
+    assert sent - actual.reports == pytest.approx(out * 26 / 53, abs=4 * (out / 12) ** 0.5)
+
+
 def test_a_round_that_all_drop_out_of_changes_nothing_and_ends_when_that_is_known():
     tables = {"workers": 2, "objective": QUADRATIC, "network": SERVED, "steps": 400}
     cluster = {"sampling": {"clients": 2}, "drop": 0.9}
