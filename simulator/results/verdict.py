@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import InputError
 from ..scenario.cluster import DAY
 from . import intervals, wording
-from .intervals import MODEL, Estimate, stated
+from .intervals import MODEL, Estimate, Values, stated
 from .order import MARGIN, MOST, NO_ORDER, Order, Terms, order
 from .prediction_interval import NO_ERRORS, NO_MODELS, Models
 from .run import Run, diverged
@@ -293,7 +293,7 @@ class Verdict:
 class Compared(NamedTuple):
     """The values behind an order: one per seed by label, and draws of their relative errors."""
 
-    values: Mapping[str, Sequence[float] | np.ndarray]
+    values: Mapping[str, Values]
     factors: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def behind(self, other: str, best: str, heavy: bool) -> Estimate | None:
@@ -448,9 +448,7 @@ def surest(
     return pick, [Reason("surer", {"label": best, "low": low, "high": high})]
 
 
-def at_equal_loss(
-    times: Sequence[float], losses: Sequence[float], base: Sequence[float], worth: float
-) -> list[float]:
+def at_equal_loss(times: Values, losses: Values, base: Values, worth: float) -> list[float]:
     """Return the times (seconds) after which each loss would equal the mean of `base`.
 
     `worth`: the relative change of the loss for `MARGIN` of the tokens.
@@ -590,38 +588,14 @@ class _Case(NamedTuple):
 
     def equal_loss(self) -> Verdict:
         """Answer by the days to the baseline's loss, if all runs use equal tokens."""
-        groups, known = self.groups, self.known
+        groups, models = self.groups, self.known.models.items()
         losses = {k: [run.curve["loss"][-1] for run in runs] for k, runs in groups.items()}
-        factors = {k: model.of_loss(groups[k], math.inf) for k, model in known.models.items()}
-        worths = [model.worth(groups[k], math.inf) for k, model in known.models.items()]
-        base, worth = baseline(losses, known.names), min(worths, default=MARGIN)
-        times = {
-            k: at_equal_loss([run.duration for run in runs], losses[k], losses[base], worth)
-            for k, runs in groups.items()
-        }
-        drawn = {k: factor ** exponent(worth) for k, factor in factors.items()}
-        ranked = order(times, times, terms=self.terms, factors=drawn)
-        of_loss = Compared(losses, factors)
-        spent = {k: Spent.of(row, of_loss.above(k, base)) for k, row in known.rows.items()
-                 if k in losses}  # fmt: skip
-        tokens = {k: _tokens(known.rows.get(k, {})) for k in groups}
-        ends = {
-            k: float(np.mean([run.duration for run in runs])) * max(tokens.values()) / tokens[k]
-            for k, runs in groups.items()
-        }
-        pick, why = quickest(ranked, of_loss, ends)
-        self.reasons[:0] = why
-        if tokens[pick] < (1 - ALIKE) * max(tokens.values()):
-            numbers = {"label": pick, "share": tokens[pick] / max(tokens.values())}
-            self.reasons.append(Reason("fewer-tokens", numbers))
-        return self.conclude(
-            of_equal_loss(base),
-            ranked,
-            Compared(times, drawn),
-            pick=pick,
-            spent=spent,
-            baseline=base,
-        )
+        times = {k: [run.duration for run in runs] for k, runs in groups.items()}
+        factors = {k: model.of_loss(groups[k], math.inf) for k, model in models}
+        paces = {k: model.times for k, model in models if model.times is not None}
+        worth = min((model.worth(groups[k], math.inf) for k, model in models), default=MARGIN)
+        both = Compared(losses, factors), Compared(times, paces)
+        return of_equal_tokens(*both, worth, self.known, self.reasons)
 
     def quickest(self) -> Verdict:
         """Answer by the time of a step or, with sampled clients, of a gradient."""
@@ -657,6 +631,39 @@ class _Case(NamedTuple):
         return conclude(question, ranked, compared, self.known, **rest)
 
 
+def of_equal_tokens(
+    losses: Compared, times: Compared, worth: float, known: Known, reasons: Sequence[Reason] = ()
+) -> Verdict:
+    """Return the verdict by the days to the baseline's loss, after runs of equal tokens.
+
+    `times`: seconds of the runs; `worth`: see `at_equal_loss`.
+    """
+    base, power = baseline(losses.values, known.names), exponent(worth)
+    goal = losses.values[base]
+    equal = {k: at_equal_loss(times.values[k], losses.values[k], goal, worth) for k in times.values}
+    drawn = {k: factor**power * times.factors.get(k, 1.0) for k, factor in losses.factors.items()}
+    ranked = order(equal, equal, terms=Terms(known.exact, known.heavy), factors=drawn)
+    tokens = {k: _tokens(known.rows.get(k, {})) for k in equal}
+    most = max(tokens.values())
+    ends = {k: float(np.mean(times.values[k])) * most / tokens[k] for k in equal}
+    pick, why = quickest(ranked, losses, ends)
+    why += reasons
+    if tokens[pick] < (1 - ALIKE) * most:
+        why.append(Reason("fewer-tokens", {"label": pick, "share": tokens[pick] / most}))
+    rows = {k: row for k, row in known.rows.items() if k in equal}
+    return conclude(
+        of_equal_loss(base),
+        ranked,
+        Compared(equal, drawn),
+        known,
+        pick=pick,
+        reasons=why,
+        basis=known.bases.get(pick),
+        spent={k: Spent.of(row, losses.above(k, base)) for k, row in rows.items()},
+        baseline=base if rows else None,
+    )
+
+
 def _tokens(row: Row) -> float:
     """Return the tokens of a row of `simulate`; 1 if they are not counted."""
     return ((row.get("used") or {}).get("tokens") or {}).get("mean") or 1.0
@@ -664,10 +671,10 @@ def _tokens(row: Row) -> float:
 
 def of_equal_loss(base: str) -> Question:
     """Return the question of the fewest days to the loss of the `base`."""
-    return Question(EQUAL_LOSS, f"fewest days to the loss of {base}", "{} to that loss")
+    return Question(EQUAL_LOSS, f"fewest days to the loss of {base}", f"{{}} to the loss of {base}")
 
 
-def baseline(losses: Mapping[str, Sequence[float]], names: Mapping[str, str]) -> str:
+def baseline(losses: Mapping[str, Values], names: Mapping[str, str]) -> str:
     """Return the baseline of losses: data-parallel training, else the lowest loss."""
     means = {k: float(np.mean(v)) for k, v in losses.items()}
     plain = (k for k, loss in means.items() if names.get(k) in DATA_PARALLEL and loss < math.inf)
@@ -687,9 +694,13 @@ def of_points(picks: Sequence[Row], words: str, measure: str) -> Verdict:
     question = Question(measure, f"least {words} at each point", "{}")
     sure = len(ranked) == 1 and wins[ranked[0]] == len(picks)
     parts = [f"{reason.numbers['label']} at {reason.numbers['count']}" for reason in reasons]
-    if unsure := len(picks) - wins.total():
-        parts.append(f"undecided at {unsure}")
-    text = f"Least {words}: {', '.join(parts)} of {len(picks)} points."
+    unsure = [pick for pick in picks if not (pick["label"] and pick["decided"])]
+    open_ = Counter(tuple(sorted(filter(None, (p["label"], *p["alternatives"])))) for p in unsure)
+    if 0 < len(open_) <= wording.NAMED and () not in open_:
+        parts += [f"{all_of(few, 'or')} at {count}" for few, count in open_.most_common()]
+    elif unsure:
+        parts.append(f"undecided at {len(unsure)}")
+    text = f"Least {words} of {len(picks)} points: {'; '.join(parts)}."
     return Verdict(
         question, pick=ranked[0] if sure else None, candidates=ranked, reasons=reasons, text=text
     )

@@ -28,12 +28,12 @@ def _gap(numbers: Mapping[str, Any]) -> str:
     return difference(stated(gap), numbers["unit"])
 
 
-def all_of(labels: Sequence[str]) -> str:
+def all_of(labels: Sequence[str], last: str = "and") -> str:
     """Return "a, b and c", or the first few and the number of others."""
     if len(labels) > NAMED + 1:
         labels = [*labels[:NAMED], f"{len(labels) - NAMED} others"]
     first = ", ".join(labels[:-1])
-    return f"{first} and {labels[-1]}" if first else "".join(labels)
+    return f"{first} {last} {labels[-1]}" if first else "".join(labels)
 
 
 FORMATS: Mapping[str, Callable[[Any], str]] = {

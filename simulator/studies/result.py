@@ -166,7 +166,7 @@ class Result(Display):
             self.errors,
             {row["label"]: row for row in self.algorithms},
             {one.label: one.name for one in scenario.algorithm},
-            _equal_tokens(scenario),
+            equal_tokens(scenario),
             of_loss=any(errors.loss for errors in self.errors.values()),
         )
         answer, free = of_runs(self.groups, scenario.run.target_loss, known), free_codecs(scenario)
@@ -326,7 +326,7 @@ def save(
     style.save(draw, lambda figures: finish({**figures, **written}, document), directory.path)
 
 
-def _equal_tokens(scenario: Scenario) -> bool:
+def equal_tokens(scenario: Scenario) -> bool:
     """Return whether all runs use equal tokens, so that time is weighed against loss."""
     run = scenario.run
     by_tokens = isinstance(scenario.objective, LearningCurve) and scenario.cluster.sampling is None

@@ -9,6 +9,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results import statistics
 from paceline.simulator.results.order import MARGIN, MOST, order
+from paceline.simulator.results.prediction_interval import Errors
 from paceline.simulator.results.verdict import (
     ALONE,
     Compared,
@@ -390,9 +391,8 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     groups, names = {"quick": quick, "slow": slow, "even": even}, {"slow": "ssgd"}
     facts = Known(names=names, equal_tokens=True)
     actual = of_runs(groups, None, facts)
-    assert (actual.pick, actual.baseline, actual.question.measure) == (
-        "quick", "slow", "days_at_equal_loss",
-    )  # fmt: skip
+    assert (actual.pick, actual.question.measure) == ("quick", "days_at_equal_loss")
+    assert actual.question.goal == "fewest days to the loss of slow"
     # without a law of its own a loss is worth as many tokens: 1 % higher, 1 % more
     assert actual.order.value("quick") == pytest.approx(10 * 1.01)
     assert actual.order.value("even") == pytest.approx(95 * 1.05)
@@ -405,6 +405,11 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     ]
     assert codes[0] == ("fewer-tokens", {"label": "quick", "share": pytest.approx(1 / 3)})
     assert "fewer-tokens" not in [reason.code for reason in actual.reasons]
+    # an error of times widens it: twice as long is within the error of both
+    doubtful = Errors(times=np.array([0.1, 1.0, 10.0, 10.0]))
+    paces = {label: doubtful if label == "even" else Errors() for label in groups}
+    open_ = of_runs(groups, None, facts._replace(models=paces)).candidates
+    assert (actual.candidates, open_) == (["quick"], ["quick", "even"])
     weighed = Question("weighed", "least money and time", "{}", "USD")
     assert weighed.words(True) == "more of money and time"
 

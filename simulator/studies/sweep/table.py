@@ -31,12 +31,21 @@ from ...results.figures.chart import Chart
 from ...results.order import MARGIN, Terms, order
 from ...results.prediction_interval import PACE
 from ...results.run import Run, diverged
-from ...results.verdict import NOTHING_KNOWN, Compared, Question, Verdict, conclude, of_points
+from ...results.verdict import (
+    EQUAL_LOSS,
+    NOTHING_KNOWN,
+    Compared,
+    Question,
+    Verdict,
+    conclude,
+    of_equal_tokens,
+    of_points,
+)
 from ...scenario.scenario import Scenario
 from .. import learning, links
 from ..display import Display, even, shown_columns, text
 from ..execution import Execution
-from ..result import Result
+from ..result import Result, equal_tokens
 from .points import Point, value
 
 Row = dict[str, Any]
@@ -96,6 +105,8 @@ class SweepResult(Display):
     def verdict(self) -> Verdict:
         """The answer: which algorithm is best, and at how many points."""
         column = ranked_by(self.rows)
+        if any(pick["measure"] == EQUAL_LOSS for pick in self.picks):
+            return of_points(self.picks, "days at equal loss", EQUAL_LOSS)
         return of_points(self.picks, column.words, column.key)
 
     def _table(self) -> list[dict[str, str]]:
@@ -241,7 +252,8 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     """Return the verdict on records by label: the keys of `pick`.
 
     The measure is the first of `columns.RANKING` that some record has with every seed, or with most
-    seeds. Stalled records are left out; `label` is None if none is left.
+    seeds. After equal tokens it is the time at equal loss instead of the loss, as in `simulate`.
+    Stalled records are left out; `label` is None if none is left.
     """
     left = {label: record["runs"] for label, record in records.items() if not record.get("stalled")}
 
@@ -266,12 +278,21 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     }
     of_loss = measure == "final_loss"
     margin = min(records[label].get("margin", MARGIN) for label in left) if of_loss else MARGIN
-    terms = Terms(scenario.deterministic, scenario.heavy_tailed and not of_loss, margin)
+    trained = (one.name for one in scenario.algorithm if not one.bound)
+    names = dict(zip(records, trained, strict=False))
+    known = NOTHING_KNOWN._replace(exact=scenario.deterministic, heavy=scenario.heavy_tailed)
+    ended = any(np.isfinite(losses).all() for losses in scores.values())
+    if of_loss and ended and equal_tokens(scenario):
+        paces = {label: records[label].get("errors", {}).get(PACE) for label in left}
+        drawn = {label: np.array(pace, float) for label, pace in paces.items() if pace}
+        losses, times = Compared(scores, factors), Compared(column("duration_s"), drawn)
+        return of_equal_tokens(losses, times, margin, known._replace(names=names)).keys
+    known = known._replace(heavy=known.heavy and not of_loss)
+    terms = Terms(known.exact, known.heavy, margin)
     ranking = order(scores, at_least, terms=terms, factors=factors)
     ranking = ranking.stating(ranking.best, records[ranking.best].get("stated", {}).get(measure))
     column_ = BY_KEY[measure]
     question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)
-    known = NOTHING_KNOWN._replace(exact=terms.exact, heavy=terms.heavy)
     return conclude(question, ranking, Compared(scores, factors), known).keys
 
 

@@ -45,9 +45,9 @@ class Modelled(NamedTuple):
 
     `basis`: the basis of a learning curve's loss; `why`: reasons why it is extrapolated. `factors`:
     draws of the relative error of the value or its lower bound, empty without an error; `steps`:
-    likewise for the steps to the target. `margin`: the share of the value within which others are
-    equivalent. `spreads`: variance and degrees of freedom of shorter and longer times, if links
-    have an error.
+    likewise for the steps to the target, and `times` for the time after equal tokens. `margin`: the
+    share of the value within which others are equivalent. `spreads`: variance and degrees of
+    freedom of shorter and longer times, if links have an error.
     """
 
     basis: str | None
@@ -56,6 +56,7 @@ class Modelled(NamedTuple):
     steps: tuple[Real, ...]
     margin: float
     spreads: tuple[Real, ...]
+    times: tuple[Real, ...] = ()
 
 
 class Score(NamedTuple):
@@ -159,7 +160,10 @@ class TuningObjective:
         quantity = prediction_interval.TARGET if self.target else prediction_interval.PACE
         spreads = errors.links.spreads(quantity) if errors.links else ()
         spread = tuple(part for one in spreads for part in (one.variance, one.freedom))
-        return Modelled(basis, why, _rounded(drawn), _rounded(steps), margin, spread)
+        times = errors.times if self.steps and errors.times is not None else np.ones(0)
+        return Modelled(
+            basis, why, _rounded(drawn), _rounded(steps), margin, spread, _rounded(times)
+        )
 
     def at_least(self, score: Score) -> float:
         """Return the value of a run, or a lower bound if it was cut before the target."""

@@ -58,13 +58,16 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
     power, out = verdict.exponent(worth), excluded(contenders, objective)
 
     def moved(score: Score, label: str) -> Score:
-        spent, factors = [objective.spent(score)], tuple[float, ...]()
+        spent, drawn = [objective.spent(score)], np.ones(1)
+        if score.model and score.model.times:
+            drawn = np.array(score.model.times)
         if objective.max_loss is not None:
             (value,) = spent if score.reached and label not in out else [math.inf]
         else:
             (value,) = verdict.at_equal_loss(spent, [score.value], base, worth)
-            if score.model:
-                factors = tuple(np.power(score.model.factors, power).tolist())
+            if score.model and score.model.factors:
+                drawn = drawn * np.power(score.model.factors, power)
+        factors = tuple(drawn.tolist()) if len(drawn) > 1 else ()
         model = score.model and score.model._replace(factors=factors, margin=MARGIN)
         return score._replace(value=value, model=model)
 
