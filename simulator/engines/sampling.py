@@ -16,6 +16,7 @@ from ..distributions.random_streams import Purpose, generator
 from ..programs import Program
 from ..programs.pieces.schedule import FixedPeriod
 from ..scenario.cluster import Cluster, Sampling
+from ..results.statistics import human
 from ..scenario.scenario import Scenario
 from .collective import TIME_TOLERANCE, Collective, Why, earliest
 from .observer import NEVER
@@ -32,7 +33,8 @@ class Sampled:
     A round is one collective. Its draw depends only on the seed and its number. If clients are
     chosen by availability, it skips those that are absent when the round begins. `away(rank,
     time)`: whether a client is absent; `starts`: when each round began, as the previous one ended
-    (s); `taken`: how many results, and how many gradients, each round's mean included.
+    (s); `taken`: how many results, and how many gradients, each round's mean included; `late`:
+    rounds in which no client reported by the deadline.
     """
 
     why = Why.UNSELECTED
@@ -48,6 +50,7 @@ class Sampled:
         self._chosen: dict[int, dict[int, None]] = {}
         self.starts: list[float] = []
         self.taken: list[tuple[int, float]] = []
+        self.late = 0
 
     def chosen(self, index: int, at: float) -> dict[int, None]:
         """Return the clients of a round in the order of their draw.
@@ -72,6 +75,21 @@ class Sampled:
     def due(self) -> float:
         """Deadline of the round under way (s)."""
         return (self.starts or [0.0])[-1] + self._patience
+
+    def take(self, reports: int, gradients: float, begins: float) -> None:
+        """Count a round, whose mean begins at a time (s)."""
+        self.taken.append((reports, gradients))
+        self.late += begins > self.due * (1 + TIME_TOLERANCE)
+
+    def notes(self) -> list[str]:
+        """Return the note that the deadline is too short for most rounds."""
+        if 2 * self.late <= len(self.taken):
+            return []
+        return [
+            f"cluster.sampling.deadline = {human(self._patience)}: in {self.late} of "
+            f"{len(self.taken)} rounds no client reported by then, and the mean had the first "
+            "report alone; write a longer one"
+        ]
 
     def reached(self, times: Sequence[float]) -> float:
         """Return when (s) a round reaches a step, given the times of its clients.

@@ -382,7 +382,7 @@ class Participation:
         self.means += 1
         if self.sampled is not None:
             gradients = sum(run.nodes[rank].period for rank in team)
-            self.sampled.taken.append((len(team), gradients))
+            self.sampled.take(len(team), gradients, collective.begins)
         if out:
             collective.leave_out(out)
             self.dropped += len(out)

@@ -41,6 +41,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
             *simulation.observer.notes(algorithm, begun=simulation.averages_begun()),
             *stalled,
             *collective_slowdown.notes(simulation),
+            *(simulation.recovery.sampled.notes() if simulation.recovery.sampled else ()),
         ],
         spans_truncated=stored is not None and stored.truncated,
         updates=simulation.observer.updates,
