@@ -15,8 +15,8 @@ from ..cluster.failures import Calendar
 from ..distributions.random_streams import Purpose, generator
 from ..programs import Program
 from ..programs.pieces.schedule import FixedPeriod
-from ..scenario.cluster import Cluster, Sampling
 from ..results.statistics import human
+from ..scenario.cluster import Cluster, Sampling
 from ..scenario.scenario import Scenario
 from .collective import TIME_TOLERANCE, Collective, Why, earliest
 from .observer import NEVER

@@ -245,8 +245,7 @@ def _level(rows: Sequence[Row], until: str, key: str) -> str:
 def _shared_unit(rows: Sequence[Row], until: str) -> str | tuple[float, str]:
     """Return the unit of a column of durations."""
     days = [((row.get(until) or {}).get("days") or {}).get("mean") for row in rows]
-    seconds = [SECONDS_PER_DAY * value for value in days if value and isfinite(value)]
-    return common_unit(*seconds) if seconds else "s"
+    return common_unit(*(SECONDS_PER_DAY * value for value in days if value)) or "s"
 
 
 def _cell(key: str, unit: Any, until: str, times: float, row: Row) -> str:

@@ -34,10 +34,16 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), small)
 
 
-def common_unit(*seconds: float) -> tuple[float, str]:
-    """Return the unit in which to show several durations: of the longest, if that suits all."""
-    size, name = time_unit(max(seconds))
-    return (size, name) if min(seconds) >= size / 2 else time_unit(min(seconds))
+def common_unit(*seconds: float | None) -> tuple[float, str] | None:
+    """Return the unit in which to show several durations: of the longest, if that suits all.
+
+    Skips durations that are missing or infinite; None if no other is left.
+    """
+    finite = [value for value in seconds if value is not None and math.isfinite(value)]
+    if not finite:
+        return None
+    size, name = time_unit(max(finite))
+    return (size, name) if min(finite) >= size / 2 else time_unit(min(finite))
 
 
 def human(seconds: float | None, unit: tuple[float, str] | None = None) -> str:

@@ -125,9 +125,7 @@ class Spent(NamedTuple):
 
     def briefly(self, others: Iterable["Spent"] = ()) -> list[str]:
         """Format the days and the cost, without intervals, in a unit that suits others, too."""
-        seconds = [DAY * one.days.value for one in (self, *others) if one.days]
-        seconds = [value for value in seconds if math.isfinite(value)]
-        unit = common_unit(*seconds) if seconds else None
+        unit = common_unit(*(DAY * one.days.value for one in (self, *others) if one.days))
         days = [human(DAY * self.days.value, unit)] if self.days else []
         before = "" if self.currency else "cost "
         cost = [before + with_unit(self.cost.value, self.currency)] if self.cost else []
