@@ -140,7 +140,7 @@ class AttachedNode(TensorNode):
         return None
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
-        lr, transform, tau = phase
+        _, transform, tau = phase
         done, local = 0, self._local
         assert local is not None
         vector = self.live.enter(x, free=x is self._landed and transform is local)
@@ -152,7 +152,7 @@ class AttachedNode(TensorNode):
             self._phase = k, done
             await GRADIENT
             self._phase = None
-            lr(k)  # to recognise it later
+            self.rate.note(k)
             if isinstance(transform, Proximal):
                 pull = transform.mu * local.scale * (vector - state[0])
                 self.live.write(self.live.gradient() + pull)
@@ -332,7 +332,7 @@ class AttachedNode(TensorNode):
                 for channel in self.channels
             ],
             "generators": [freeze(generator.bit_generator.state) for generator in self._made],
-            "rates": [self.rate.last, self.rate.steps, self.rate.rates],
+            "rates": [self.rate.last, self.rate.steps, list(map(float, self.rate.rates))],
             "step": self.step,
             "clock": self.clock(),
             "waited": self.waited,

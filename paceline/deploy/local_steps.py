@@ -86,25 +86,33 @@ class Reached(Tensor):
 
 
 class UserRate:
-    """The learning rate of a step, read from the user's optimizer at its first use.
+    """The learning rate of a step, read from the user's optimizer when the step is noted.
 
-    It is the rate of the first parameter group; earlier steps keep their rates.
+    It is the rate of the first parameter group; earlier steps keep their rates. A rate that is a
+    tensor is copied, and becomes a number only if a program asks, because that waits for a device.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self.steps, self.rates = list[int](), list[float]()  # steps at which the rate changed
         self.last = 0
+        self._noted: tuple[Any, Any] = (None, None)  # the last rate: its tensor, value or version
+        self.steps, self.rates = list[int](), list[Any]()  # steps at which the rate changed
+
+    def note(self, step: int) -> None:
+        """Note the rate of a step, once."""
+        if step > self.last:
+            self.last, rate = step, self._optimizer.param_groups[0]["lr"]
+            tensor = isinstance(rate, Tensor)
+            noted = (rate, rate._version) if tensor else (None, rate)
+            if noted[0] is not self._noted[0] or noted[1] != self._noted[1]:
+                self._noted = noted
+                self.steps.append(step)
+                self.rates.append(rate.clone() if tensor else rate)
 
     def __call__(self, step: int) -> float:
         """Return the rate of `step`."""
-        if step > self.last:
-            self.last = step
-            rate = float(self._optimizer.param_groups[0]["lr"])
-            if not self.rates or rate != self.rates[-1]:
-                self.steps.append(step)
-                self.rates.append(rate)
-        return self.rates[max(bisect_right(self.steps, step) - 1, 0)]
+        self.note(step)
+        return float(self.rates[max(bisect_right(self.steps, step) - 1, 0)])
 
 
 class UserSteps:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.optim import SGD
+from torch.optim import SGD, AdamW
+from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
+from tests.helpers import late
 from tests.helpers.cases import looped
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
@@ -135,6 +138,56 @@ def seconds(step):
             step()
         results.append((time.process_time() - begin) / STEPS)
     return min(results)
+
+
+def operators(step):
+    """Return how often each operator runs in a third step, by name."""
+    for _ in range(2):
+        step()
+    with profile() as seen:
+        step()
+    return Counter(event.name for event in seen.events())
+
+
+@looped(("plan", "most"), [
+    ({"name": "local-sgd", "tau": 10**6}, 10), ({"name": "diloco", "tau": 10**6}, 10),
+    ({"name": "streaming-diloco", "tau": 10**6}, 10), ({"name": "ssgd"}, 5 * 1000 + 50),
+])  # fmt: skip
+def test_a_local_step_launches_next_to_nothing(plan, most):
+    """A thousand tensors. A mean of gradients makes five views per tensor, of no device's work."""
+    net = nn.ParameterList(nn.Parameter(torch.zeros(2, 2)) for _ in range(1000))
+    for parameter in net:
+        parameter.grad = torch.ones(2, 2)
+    optimizer, loss = AdamW(net.parameters()), torch.tensor(1.0, requires_grad=True)
+    bare = operators(optimizer.step)
+    with paceline.deploy(net, optimizer, plan) as session:
+        more = operators(lambda: session.step(loss)) - bare
+    assert more.total() <= most
+    assert more["aten::item"] == more["aten::_local_scalar_dense"] == 0
+    views = "view", "slice", "narrow", "as_strided"
+    assert more.total() - sum(more[f"aten::{name}"] for name in views) <= 50
+
+
+@looped("plan", [{"name": "local-sgd", "tau": 9}, {"name": "diloco", "tau": 9}])
+def test_a_local_step_waits_for_no_device(plan, monkeypatch):
+    """On a device whose work is done only when a host waits for it, as is a rate's there."""
+
+    def train(rank):
+        net = nn.ParameterList(nn.Parameter(late.Late(torch.ones(4, 4))) for _ in range(3))
+        optimizer = Still(net.parameters(), 0.1)
+        with paceline.deploy(net, optimizer, plan) as session:
+            for group in optimizer.param_groups:
+                group["lr"] = late.Late(torch.tensor(0.1))
+            for parameter in net:
+                parameter.grad = late.Late(torch.ones(4, 4))
+            for _ in range(6):
+                begun = len(late.home().spins)
+                session.step(late.Late(torch.tensor(1.0)))
+                assert late.home().spins[begun:] == []
+            assert session.state_dict()["rates"] == [6, [1], [pytest.approx(0.1)]]
+
+    with late.device(monkeypatch):
+        late.ranks(1, train)
 
 
 @pytest.mark.long
