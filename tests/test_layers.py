@@ -47,7 +47,7 @@ LINES = """
     simulator/*.py              540   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           760   membership and failures as laws and traces
     simulator/distributions    1130   ten families and their order statistics
-    simulator/engines          6420   two engines that agree to the last bit, and clocks by a max
+    simulator/engines          6440   two engines that agree to the last bit, clocks by a max, notes
     simulator/inputs           1030   units, bounds on files, and what training loops print
     simulator/load             1530   refusals that name file, key, value and remedy; hardware
     simulator/network          3640   closed form, flows and TCP; how NCCL, gloo and BytePS behave
@@ -56,7 +56,7 @@ LINES = """
     simulator/reports          2240   terminal, page and sliders
     simulator/results          5260   intervals from published residuals, models of error, verdict
     simulator/scenario         2850   every key with its description; kinds of hardware by name
-    simulator/studies          7260   search of sites and settings, sweep, fit, solve, four papers
+    simulator/studies          7310   search and sweep by time at equal loss, fit, four papers
     validate                  12140   real training, logs, calibration and the matrix
     docs                        660   what generates pages
     tests                     37850   random scenarios, sessions, published rows, and tests/lab

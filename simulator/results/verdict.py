@@ -481,16 +481,14 @@ def would_decide(ranked: Order, seeds: int, terms: "Known") -> Reason | None:
 
 def _one_more_run(ranked: Order, terms: "Known") -> Reason:
     """Return the short run that would narrow the losses most: where the error is largest."""
-    trials = {}
-    for label in (ranked.best, *ranked.unsettled):
-        if (model := terms.models.get(label, NO_ERRORS).loss) and model.trial:
-            trials[label] = dict(model.trial)
-    if not trials:
+    trials = {label: terms.trials.get(label) for label in (ranked.best, *ranked.unsettled)}
+    widths = {label: trial["sd"] for label, trial in trials.items() if trial}
+    if not widths:
         return Reason("loss-model")
-    label = max(trials, key=lambda label: trials[label].pop("sd"))
+    label = max(widths, key=lambda label: widths[label])
+    run = {key: round(terms.trials[label][key]) for key in ("workers", "tau", "steps")}
     return Reason(
-        "loss-model-run",
-        {"label": label, "algorithm": terms.names.get(label, label), **trials[label]},
+        "loss-model-run", {"label": label, "algorithm": terms.names.get(label, label), **run}
     )
 
 
@@ -501,7 +499,7 @@ class Known(NamedTuple):
     so one seed is enough; `bases`: the bases of losses by label; `models`: errors of losses and
     times, which add to the spread over seeds; `rows`: summaries by label, as in `simulate --json`;
     `names`: programs by label; `equal_tokens`: runs of a learning curve end after equal tokens;
-    `of_loss`: losses have errors, not only times.
+    `of_loss`: losses have errors, not only times; `trials`: `LossModel.trial` by label.
     """
 
     heavy: bool = False
@@ -512,6 +510,7 @@ class Known(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     equal_tokens: bool = False
     of_loss: bool = False
+    trials: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 NOTHING_KNOWN = Known()

@@ -168,6 +168,7 @@ class Result(Display):
             {one.label: one.name for one in scenario.algorithm},
             equal_tokens(scenario),
             of_loss=any(errors.loss for errors in self.errors.values()),
+            trials={k: errors.loss.trial for k, errors in self.errors.items() if errors.loss},
         )
         answer, free = of_runs(self.groups, scenario.run.target_loss, known), free_codecs(scenario)
         if not free:

@@ -255,13 +255,13 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     seeds. After equal tokens it is the time at equal loss instead of the loss, as in `simulate`.
     Stalled records are left out; `label` is None if none is left.
     """
-    left = {label: record["runs"] for label, record in records.items() if not record.get("stalled")}
+    left = {label: record for label, record in records.items() if not record.get("stalled")}
 
     def column(key: str, where: str = "") -> dict[str, list[float]]:
         """Return a column by label; infinite if it, or `where`, is missing."""
         return {
-            label: [math.inf if run[where or key] is None else run[key] for run in runs]
-            for label, runs in left.items()
+            label: [math.inf if run[where or key] is None else run[key] for run in record["runs"]]
+            for label, record in left.items()
         }
 
     measures = (key for key in RANKING if np.isfinite([*chain(*column(key).values())]).any())
@@ -270,30 +270,37 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     scores = at_least = column(measure)
     if measure == "time_to_target_s":
         at_least = column("duration_s", "final_loss")
-    errors = {label: records[label].get("errors", {}).get(measure) for label in left}
-    factors = {
+    compared, of_loss = Compared(scores, _drawn(left, measure)), measure == "final_loss"
+    margins = (record.get("margin", MARGIN) for record in left.values() if of_loss)
+    terms = Terms(
+        scenario.deterministic, scenario.heavy_tailed and not of_loss, min(margins, default=MARGIN)
+    )
+    known = NOTHING_KNOWN._replace(exact=terms.exact, heavy=scenario.heavy_tailed)
+    if of_loss and equal_tokens(scenario) and _ended(scores):
+        trained = (one.name for one in scenario.algorithm if not one.bound)
+        known = known._replace(names=dict(zip(records, trained, strict=False)))
+        times = Compared(column("duration_s"), _drawn(left, PACE))
+        return of_equal_tokens(compared, times, terms.margin, known).keys
+    ranking = order(scores, at_least, terms=terms, factors=compared.factors)
+    ranking = ranking.stating(ranking.best, left[ranking.best].get("stated", {}).get(measure))
+    column_ = BY_KEY[measure]
+    question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)
+    return conclude(question, ranking, compared, known._replace(heavy=terms.heavy)).keys
+
+
+def _drawn(records: Mapping[str, Record], key: str) -> dict[str, np.ndarray]:
+    """Return draws of a column's relative error by label, for records that have an error."""
+    errors = {label: record.get("errors", {}).get(key) for label, record in records.items()}
+    return {
         label: np.array([math.inf if factor is None else factor for factor in drawn])
         for label, drawn in errors.items()
         if drawn
     }
-    of_loss = measure == "final_loss"
-    margin = min(records[label].get("margin", MARGIN) for label in left) if of_loss else MARGIN
-    trained = (one.name for one in scenario.algorithm if not one.bound)
-    names = dict(zip(records, trained, strict=False))
-    known = NOTHING_KNOWN._replace(exact=scenario.deterministic, heavy=scenario.heavy_tailed)
-    ended = any(np.isfinite(losses).all() for losses in scores.values())
-    if of_loss and ended and equal_tokens(scenario):
-        paces = {label: records[label].get("errors", {}).get(PACE) for label in left}
-        drawn = {label: np.array(pace, float) for label, pace in paces.items() if pace}
-        losses, times = Compared(scores, factors), Compared(column("duration_s"), drawn)
-        return of_equal_tokens(losses, times, margin, known._replace(names=names)).keys
-    known = known._replace(heavy=known.heavy and not of_loss)
-    terms = Terms(known.exact, known.heavy, margin)
-    ranking = order(scores, at_least, terms=terms, factors=factors)
-    ranking = ranking.stating(ranking.best, records[ranking.best].get("stated", {}).get(measure))
-    column_ = BY_KEY[measure]
-    question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)
-    return conclude(question, ranking, Compared(scores, factors), known).keys
+
+
+def _ended(losses: Mapping[str, Sequence[float]]) -> bool:
+    """Return whether some algorithm ended every run with a finite loss."""
+    return any(np.isfinite(values).all() for values in losses.values())
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:

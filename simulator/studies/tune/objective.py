@@ -30,6 +30,7 @@ from ...results.statistics import (
 )
 from ...scenario.scenario import Scenario
 from ...scenario.tables import Cap, LearningCurve, NoObjective
+from ..result import equal_tokens
 
 TOKENS, GOODPUT = "loss-at-tokens", "goodput"
 STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
@@ -47,7 +48,8 @@ class Modelled(NamedTuple):
     draws of the relative error of the value or its lower bound, empty without an error; `steps`:
     likewise for the steps to the target, and `times` for the time after equal tokens. `margin`: the
     share of the value within which others are equivalent. `spreads`: variance and degrees of
-    freedom of shorter and longer times, if links have an error.
+    freedom of shorter and longer times, if links have an error. `trial`: the result of
+    `Expected.trial`.
     """
 
     basis: str | None
@@ -57,6 +59,7 @@ class Modelled(NamedTuple):
     margin: float
     spreads: tuple[Real, ...]
     times: tuple[Real, ...] = ()
+    trial: Mapping[str, Real] | None = None
 
 
 class Score(NamedTuple):
@@ -162,8 +165,9 @@ class TuningObjective:
         spread = tuple(part for one in spreads for part in (one.variance, one.freedom))
         times = errors.times if self.steps and errors.times is not None else np.ones(0)
         return Modelled(
-            basis, why, _rounded(drawn), _rounded(steps), margin, spread, _rounded(times)
-        )
+            basis, why, _rounded(drawn), _rounded(steps), margin, spread, _rounded(times),
+            errors.loss.trial if errors.loss else None,
+        )  # fmt: skip
 
     def at_least(self, score: Score) -> float:
         """Return the value of a run, or a lower bound if it was cut before the target."""
@@ -362,7 +366,10 @@ def _default(scenario: Scenario) -> str:
         return "cost-to-loss" if tune.day_worth else "time-to-loss"
     if tune.day_worth or tune.max_loss is not None:
         return TOKENS
-    return "loss-at-budget" if scenario.cost.budget else "loss-at-deadline"
+    if scenario.cost.budget:
+        return "loss-at-budget"
+    counted = consumption.tokens_per_step(scenario)
+    return TOKENS if counted and equal_tokens(scenario) else "loss-at-deadline"
 
 
 def tuning_objective(
@@ -370,11 +377,12 @@ def tuning_objective(
 ) -> TuningObjective:
     """Return the objective called `name`, or the default one.
 
-    The default is time-to-loss with a target, else the loss at the budget or deadline. Without a
-    loss it is seconds per step or, with sampled clients, per gradient that reaches the model. If
-    [tune] weighs time and money or bounds the loss, it is the cost to the target, or the loss after
-    equal tokens. The deadline is run.duration, if set. `parts`: scenarios of parts of the cluster,
-    which may cost less. Raises InputError if the scenario lacks settings that the objective needs.
+    The default is time-to-loss with a target, else the loss at the budget, after equal tokens or at
+    the deadline. Without a loss it is seconds per step or, with sampled clients, per gradient that
+    reaches the model. If [tune] weighs time and money or bounds the loss, it is the cost to the
+    target, or the loss after equal tokens. The deadline is run.duration, if set. `parts`: scenarios
+    of parts of the cluster, which may cost less. Raises InputError if the scenario lacks settings
+    that the objective needs.
     """
     run, cost, heavy = scenario.run, scenario.cost, scenario.heavy_tailed
     name = _default(scenario) if name is None else name

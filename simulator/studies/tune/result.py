@@ -161,6 +161,7 @@ class TuneResult(Display):
             aim.heavy,
             names={one.label: one.candidate.name for one in self.ranked},
             of_loss=bool(best.model and best.model.basis),
+            trials={one.label: one.model.trial or {} for one in self.ranked if one.model},
         )
         (row,) = self.rows([self.simplest])
         order = self.order
