@@ -636,9 +636,12 @@ def of_equal_tokens(
     `times`: seconds of the runs; `worth`: see `at_equal_loss`.
     """
     base, power = baseline(losses.values, known.names), exponent(worth)
-    goal = losses.values[base]
+    goal, shared = losses.values[base], losses.factors.get(base, 1.0)
     equal = {k: at_equal_loss(times.values[k], losses.values[k], goal, worth) for k in times.values}
-    drawn = {k: factor**power * times.factors.get(k, 1.0) for k, factor in losses.factors.items()}
+    drawn = {  # an error that the baseline has, too, moves no loss towards the baseline's
+        k: (factor / shared) ** power * times.factors.get(k, 1.0)
+        for k, factor in losses.factors.items()
+    }
     ranked = order(equal, equal, terms=Terms(known.exact, known.heavy), factors=drawn)
     tokens = {k: _tokens(known.rows.get(k, {})) for k in equal}
     most = max(tokens.values())

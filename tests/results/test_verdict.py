@@ -17,6 +17,7 @@ from paceline.simulator.results.verdict import (
     Question,
     conclude,
     least_loss,
+    of_equal_tokens,
     of_runs,
     quickest,
     reasons_in,
@@ -410,6 +411,14 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     paces = {label: doubtful if label == "even" else Errors() for label in groups}
     open_ = of_runs(groups, None, facts._replace(models=paces)).candidates
     assert (actual.candidates, open_) == (["quick"], ["quick", "even"])
+    # an error that all losses share changes no days to the loss of one of them
+    alike = dict.fromkeys(("slow", "quick"), np.array([0.9, 1.0, 1.1]))
+    losses = Compared({"slow": [2.0, 2.0], "quick": [2.02, 2.02]}, alike)
+    times = Compared({"slow": [100.0, 100.0], "quick": [10.0, 10.0]})
+    shared = of_equal_tokens(losses, times, MARGIN, Known(names={"slow": "ssgd"}))
+    assert [estimate.span for estimate in shared.order.estimates.values()] == [
+        pytest.approx((value, value)) for value in (100, 10.1)
+    ]
     weighed = Question("weighed", "least money and time", "{}", "USD")
     assert weighed.words(True) == "more of money and time"
 

@@ -54,7 +54,9 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
         return scores
     models = [contender.model for contender in contenders if contender.model]
     worth = min((model.margin for model in models), default=MARGIN)
-    base = [score.value for score in scores[reference(contenders)]]
+    goal = reference(contenders)
+    base = [score.value for score in scores[goal]]
+    shared = compared_losses(contenders).factors.get(goal, 1.0)
     power, out = verdict.exponent(worth), excluded(contenders, objective)
 
     def moved(score: Score, label: str) -> Score:
@@ -66,7 +68,7 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
         else:
             (value,) = verdict.at_equal_loss(spent, [score.value], base, worth)
             if score.model and score.model.factors:
-                drawn = drawn * np.power(score.model.factors, power)
+                drawn = drawn * np.power(np.array(score.model.factors) / shared, power)
         factors = tuple(drawn.tolist()) if len(drawn) > 1 else ()
         model = score.model and score.model._replace(factors=factors, margin=MARGIN)
         return score._replace(value=value, model=model)
