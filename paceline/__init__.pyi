@@ -3,6 +3,7 @@
 from paceline.command_line import main as main
 from paceline.deploy.session import Session as Session
 from paceline.deploy.session import deploy as deploy
+from paceline.deploy.watch import watch as watch
 from paceline.simulator.distributions.distribution import Distribution as Distribution
 from paceline.simulator.errors import InputError as InputError
 from paceline.simulator.errors import ProgramError as ProgramError

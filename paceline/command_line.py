@@ -653,6 +653,34 @@ def _compared(result: Any) -> list[Any]:
     return [table(result), *sentences, result.sentence]
 
 
+@_command("watch")
+def _watch(
+    *,
+    log: Path,
+    plan: Path,
+    label: str | None = None,
+    follow: bool = False,
+    seconds: float | None = None,
+    column: list[str],
+    as_json: bool = False,
+) -> None:
+    """Watch a job's log, and report when its pace or loss leave the prediction.
+
+    Also prints what changed, what the rest will take, and the pace at the end. With --follow, waits
+    for new lines until Ctrl-C, or for --for SECONDS.
+    """
+    from .deploy.watch import watch
+    from .growing_log import follow as reports
+
+    if seconds is not None and not follow:
+        raise InputError("watch --for: without --follow nothing is waited for; write both")
+    columns = dict(text.partition("=")[::2] for text in column)
+    watcher, until = watch(plan, label=label, logs=False), inf if seconds is None else seconds
+    for report in reports(watcher, log, columns, until if follow else 0.0, waiting=_note):
+        typer.echo(json.dumps(report.json()) if as_json else visible(report.sentence))
+        sys.stdout.flush()
+
+
 @_command("emit")
 def _emit(
     target: str,

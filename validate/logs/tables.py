@@ -117,10 +117,11 @@ class Log:
     framework: str = ""
 
 
-def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
+def read(path: Path, columns: Mapping[str, str] | None = None, growing: bool = False) -> Log:
     """Read a log: CSV, JSON lines, W&B, TensorBoard, traces or telemetry.
 
-    `columns`: names of columns, with units in brackets, by quantity. Raises InputError.
+    `columns`: names of columns, with units in brackets, by quantity; `growing`: see
+    `log_table.read`. Raises InputError.
     """
     if path.is_dir():
         return _recorded(path, telemetry_files.read(path), columns)
@@ -129,7 +130,7 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
     if b'"traceEvents"' in begin:
         return _recorded(path, kineto.read(path), columns)
     try:
-        names, rows = log_table.read(path, NEEDED, "seconds")
+        names, rows = log_table.read(path, NEEDED, "seconds", growing)
         return _log(path, names, rows, _choose(names, columns or {}))
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -50,44 +50,69 @@ def controller(
     """
     if policy not in ("fixed", "model"):
         raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, model")
-    given = dict(parameters)
-    pick = find(Path(folder), given.pop("label", None), allow_paths=True)
-    scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
-    if given:
-        algorithm = configured(algorithm, given)
-        scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
+    forecast = predicted(Path(folder), parameters)
+    scenario, algorithm, runs, _ = forecast
     first = settings(algorithm.parameters, algorithm.written)
     if not first:
-        raise InputError(f"{folder}: adapt: {label} has no setting to change")
+        raise InputError(f"{folder}: adapt: {algorithm.label} has no setting to change")
     if isinstance(scenario.objective, NoObjective):
         raise InputError(
             f"{folder}: adapt: without [objective] the effect of a setting is unknown; add "
             "one, and simulate again"
         )
-    if workers not in (None, predicted := scenario.cluster.workers):
+    if workers not in (None, count := scenario.cluster.workers):
         raise InputError(
-            f"{folder}: adapt: it predicts {predicted} workers, but there are {workers} processes; "
-            f"start {predicted}, or simulate with cluster.workers = {workers}"
+            f"{folder}: adapt: it predicts {count} workers, but there are {workers} processes; "
+            f"start {count}, or simulate with cluster.workers = {workers}"
         )
-    if given or (Path(folder) / "tune.json").is_file():
+    inputs = Inputs(scenario)
+
+    steps = int(LONGER * max(run.steps for run in runs))
+    chosen = Model(inputs, Outlook(scenario, algorithm, candidates(algorithm, first), steps))
+    family = catalogue()[algorithm.name].family
+    losses = loss_interval(scenario, algorithm, runs)
+    prediction = Prediction(family, algorithm.parameters | first, forecast.step_time, losses)
+    return Controller(first, chosen, Watch(prediction, inputs), steers=policy != "fixed")
+
+
+class Forecast(NamedTuple):
+    """The predicted `runs` of an algorithm, and the `row` of their summary."""
+
+    scenario: Scenario
+    algorithm: Algorithm
+    runs: Sequence[Run]
+    row: Mapping[str, Any]
+
+    @property
+    def step_time(self) -> tuple[float, float]:
+        """Return the interval of the seconds per step: of one run, or of all seeds."""
+        seconds = [run.duration / run.steps for run in self.runs]
+        interval = (self.row.get("interval90") or {}).get("seconds_per_step")
+        low, high = interval or (min(seconds), max(seconds))
+        return float(low), float(high)
+
+
+def predicted(folder: Path, parameters: Mapping[str, Any] = {}) -> Forecast:
+    """Return the forecast for the pick of a run folder; `parameters`: see `controller`.
+
+    A pick of tune, or one with other parameters, is simulated, because the folder has no curves of
+    it. Raises InputError.
+    """
+    given = dict(parameters)
+    pick = find(folder, given.pop("label", None), allow_paths=True)
+    scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
+    if given:
+        algorithm = configured(algorithm, given)
+        scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
+    if given or (folder / "tune.json").is_file():
         result = simulate(scenario, seeds=SEEDS)
         runs, row = result.runs, result.algorithms[0]
     else:
         results = read.read(folder)
         runs, row = results.runs.get(label, []), results.rows[label]
     if not runs:
-        raise InputError(f"{folder}: adapt: {label} did not finish; name another by label")
-    inputs = Inputs(scenario)
-    seconds = [run.duration / run.steps for run in runs]
-    predicted_time = (row.get("interval90") or {}).get("seconds_per_step")
-    predicted_time = predicted_time or (min(seconds), max(seconds))
-
-    steps = int(LONGER * max(run.steps for run in runs))
-    chosen = Model(inputs, Outlook(scenario, algorithm, candidates(algorithm, first), steps))
-    family = catalogue()[algorithm.name].family
-    losses = loss_interval(scenario, algorithm, runs)
-    prediction = Prediction(family, algorithm.parameters | first, predicted_time, losses)
-    return Controller(first, chosen, Watch(prediction, inputs), steers=policy != "fixed")
+        raise InputError(f"{folder}: {label} did not finish; name another by label")
+    return Forecast(scenario, algorithm, runs, row)
 
 
 def loss_interval(

@@ -175,7 +175,7 @@ def points(
     `table`: see `from_file`. Raises InputError.
     """
     try:
-        chosen, by, lines = _columns(Path(path), table.get("columns") or {})
+        chosen, by, lines = read_columns(Path(path), table.get("columns") or {})
         run = by.get("run", np.zeros(len(lines)))
         axis = "tokens" if "tokens" in by else "step"
         order = np.argsort(run, kind="stable")
@@ -213,11 +213,14 @@ def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _columns(
-    path: Path, given: Mapping[str, str]
+def read_columns(
+    path: Path, given: Mapping[str, str], *, growing: bool = False
 ) -> tuple[dict[str, str], dict[str, np.ndarray], np.ndarray]:
-    """Read a log's columns: names and numbers by quantity, and line numbers."""
-    names, rows = log_table.read(path, NEEDED, "loss")
+    """Read a log's columns: names and numbers by quantity, and line numbers.
+
+    A `growing` log may lack a line's end, and losses (infinite then). Raises ValueError.
+    """
+    names, rows = log_table.read(path, NEEDED, "loss", growing)
     few = [] if "loss" in given else _few(names, rows)
     chosen = log_table.choose([name for name in names if name not in few], given, _quantity)
     if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
@@ -225,6 +228,7 @@ def _columns(
         shown = ", ".join(name[:40] for name in names[:12]) + ", ..." * (len(names) > 12)
         raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
     count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
+    above = _reader("loss", -math.inf, math.inf) if growing else above
     columns = [(names.index(name), name, above if quantity == "loss" else count)
                for quantity, name in chosen.items()]  # fmt: skip
     numbers, lines, _ = log_table.numbers(rows, columns)
@@ -255,6 +259,7 @@ def _reader(kind: str, least: float, most: float) -> Callable[[Any], float]:
             value = float(cell)
         except (ValueError, TypeError, OverflowError):
             value = math.nan
+        value = math.inf if most == math.inf and math.isnan(value) else value
         if not least <= value <= most:
             raise ValueError(f"no {kind}; write a number from {least:g} to {most:g}, or cut "
                              "the log where the run diverged")  # fmt: skip

@@ -1,0 +1,344 @@
+"""Watch any training loop, and report when its pace or loss leave the prediction.
+
+A `Watcher` gathers steps in windows of whole rounds, and tests every window by Page's sums. It
+changes nothing in the loop, and imports neither torch nor a framework.
+"""
+
+import logging
+import math
+import os
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Self
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
+from paceline.simulator.results.statistics import crossing, human, jsonable, number
+
+WINDOW, MOST_WINDOWS = 20, 10  # fewest steps of a window; most, for logs that show no round's end
+PAUSE, LONG = 3.0, 20.0  # times the median step: of a gap, and of a step, that are no training
+MARGIN = math.log(1.05)  # beyond the prediction: smaller differences change no decision
+BAND = math.log(1.1)  # around a reported level, beyond which the next report is due
+SLACK, ALARM, MOST = 0.5, 12.0, 3.0  # of Page's sums, in deviations; MOST: of one window
+LEAST, FEW, MEMORY = 0.01, 12, 64  # smallest deviation; fewest and most windows that show it
+RECENT = 8  # windows whose median predicts the rest
+STAND_INS = ("none", "bound", "quadratic")  # objectives whose losses are not the user's
+Amount = tuple[float, float, float]
+"""A value, and the ends of its 90 % interval."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a watcher has noticed after a `step`; `since`: the step at which it began.
+
+    `code`: "pace" (seconds per step), "loss", "not finite" (losses), or "status". `value`: the
+    measured value; `predicted`: its interval; `ratio`: measured by predicted. `between`, `means`:
+    ratios of the time of steps between means and at means, None if unknown. `seconds`, `cost`: what
+    the rest of the run takes, with its interval, None if unknown.
+    """
+
+    code: str
+    step: int
+    since: int
+    sentence: str
+    value: float = math.nan
+    predicted: tuple[float, ...] | None = None
+    ratio: float | None = None
+    between: float | None = None
+    means: float | None = None
+    seconds: Amount | None = None
+    cost: Amount | None = None
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline watch --json`."""
+        return dict(jsonable(asdict(self)))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction to watch; times in seconds.
+
+    `steps`: those of the whole run; `period`: of a round, 1 if steps are alike; `losses`: rows of a
+    step and the ends of the loss's interval. `compute`: seconds that a worker computes per step,
+    None if means overlap them. `price`: money per second.
+    """
+
+    label: str
+    step_time: Amount
+    steps: Amount
+    period: int = 1
+    losses: Sequence[tuple[float, float, float]] = ()
+    compute: float | None = None
+    price: float | None = None
+    currency: str = ""
+
+
+class Drift:
+    """Test whether a level has left an interval (Page, Biometrika 41, 1954).
+
+    Each value adds its distance beyond an end, in deviations and less SLACK, to the sum of that
+    end, which never falls below 0. The level has left once a sum reaches ALARM. MOST bounds what
+    one value adds, because of pauses. The deviation follows from the mean difference of neighbours
+    (sqrt(pi) / 2 of it if normal), of which a change affects one. After an alarm the new level
+    counts.
+    """
+
+    def __init__(self) -> None:
+        self.values = deque[float](maxlen=MEMORY)
+        self._jumps = deque[float](maxlen=MEMORY)
+        self._sums, self._counts = [0.0, 0.0], [0, 0]
+        self._reported: float | None = None
+
+    @property
+    def deviation(self) -> float:
+        """Return the standard deviation of a value."""
+        return max(LEAST, 0.886 * fmean(self._jumps)) if self._jumps else 1.0
+
+    def add(self, value: float, low: float, high: float) -> int:
+        """Add a logarithm; return how many of the last values are outside, 0 if by chance."""
+        if self.values:
+            self._jumps.append(abs(value - self.values[-1]))
+        self.values.append(value)
+        if len(self._jumps) < FEW:
+            return 0
+        if self._reported is not None:
+            low, high = self._reported - BAND, self._reported + BAND
+        for end, beyond in enumerate((low - value, value - high)):
+            total = self._sums[end] + min((beyond - MARGIN) / self.deviation, MOST) - SLACK
+            self._sums[end] = max(0.0, total)
+            self._counts[end] = self._counts[end] + 1 if total > 0 else 0
+        count = self._counts[int(self._sums[1] > self._sums[0])]
+        if max(self._sums) < ALARM:
+            return 0
+        self._sums, self._counts = [0.0, 0.0], [0, 0]
+        self._reported = median([*self.values][-count:])
+        return min(count, MEMORY)
+
+
+class Step:
+    """The block of one step; `loss`: its loss, which the block may also set."""
+
+    __slots__ = ("_began", "_end", "loss")
+
+    def __init__(self, end: Callable[..., None]) -> None:
+        self._end, self._began, self.loss = end, 0.0, None
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self._end(self._began, self.loss)
+
+
+class Watcher:
+    """A watcher of a loop; `reports`: what it has noticed, which it also logs if `logs`."""
+
+    def __init__(self, prediction: Prediction, start: int = 0, logs: bool = True) -> None:
+        self.prediction, self.reports, self.taken = prediction, list[Report](), start
+        self._logs, self._step, self._last = logs, Step(self._end), time.perf_counter()
+        self._rows: list[tuple[float, float, int, Any]] = []  # gap, seconds, steps, loss
+        self._pending: tuple[int, list[Any]] | None = None  # the last window's losses
+        self._windows = deque[tuple[float, ...]](maxlen=2 * MEMORY)
+        self._pace, self._loss, self._finite = Drift(), Drift(), True
+        self._firsts = deque[int](maxlen=MEMORY)  # first steps of the windows of `_loss`
+
+    def step(self, loss: Any = None) -> Step:
+        """Return the context of one step; a `loss` on a device is read a window later."""
+        self._step.loss = loss
+        return self._step
+
+    def _end(self, began: float, loss: Any) -> None:
+        now, detach = time.perf_counter(), getattr(loss, "detach", None)
+        self._add(began - self._last, now - began, 1, detach() if detach else loss)
+        self._last = now
+
+    def add(self, step: int, seconds: float, steps: int = 1, loss: Any = None) -> None:
+        """Record a line of a log: the seconds (nan: unknown) of the `steps` up to `step`."""
+        self.taken = step - steps
+        self._add(0.0, seconds, steps, loss)
+
+    def _add(self, gap: float, seconds: float, steps: int, loss: Any) -> None:
+        self._rows.append((gap, seconds, steps, loss))
+        self.taken += steps
+        covered, period = len(self._rows) * steps, self.prediction.period
+        if covered >= WINDOW and (
+            self.taken % period == 0 or covered >= MOST_WINDOWS * max(period, WINDOW)
+        ):
+            self._close_window()
+
+    def _close_window(self) -> None:
+        """Test the window that ends here; the first one is the loop's warm-up."""
+        rows, self._rows = self._rows, []
+        first = self.taken + 1 - sum(steps for _, _, steps, _ in rows)
+        losses = [loss for *_, loss in rows if loss is not None]
+        if self._pending is not None:
+            self._test_pace(rows, first)
+            self._test_loss(*self._pending)
+        self._pending = first, losses if self._pending is not None else []
+
+    def _test_pace(self, rows: Sequence[tuple[float, float, int, Any]], first: int) -> None:
+        usual = median((gap + seconds) / steps for gap, seconds, steps, _ in rows)
+        if not usual > 0:  # a log without times
+            return
+        times = [
+            (seconds + gap * (gap < PAUSE * usual * steps)) / steps
+            for gap, seconds, steps, _ in rows
+        ]
+        period, covered = self.prediction.period, self.taken + 1 - first
+        between = means = math.nan
+        if period > 1 and len(rows) == covered and covered % period == 0:
+            # a mean belongs to the step that ends its round, or to the next one
+            ends = -first % period, (1 - first) % period
+            place = max(ends, key=lambda end: sum(times[end::period]))
+            means = _mean(times[place::period])
+            del times[place::period]
+            between = _mean(times)
+            seconds = (between * (period - 1) + means) / period
+        else:
+            seconds = _mean(times)
+        self._windows.append((first, seconds, between, means))
+        value, low, high = map(math.log, (seconds, *self.prediction.step_time[1:]))
+        if count := self._pace.add(value, low, high):
+            self._report(self._on_pace("pace", count))
+
+    def _on_pace(self, code: str, count: int) -> Report:
+        """Return the report on the pace of the last `count` windows."""
+        (expected, low, high), period = self.prediction.step_time, self.prediction.period
+        recent, before = np.array(self._windows)[-count:], np.array(self._windows)[:-count]
+        since, (_, now, *parts) = int(recent[0, 0]), np.median(recent, axis=0).tolist()
+        sentence = (
+            f"Since step {since}, a step takes {human(now)}: {now / expected:.3g} times the "
+            f"prediction, which is {human(low)} to {human(high)}."
+        )
+        compute = self.prediction.compute or math.nan
+        usual, basis = [compute, (expected - compute) * period + compute], "predicted"
+        if len(before) >= FEW:
+            usual, basis = np.median(before[:, 2:], axis=0).tolist(), "before"
+        between, means = (part / old for part, old in zip(parts, usual, strict=True))
+        ratios = (between, means) if between > 0 and means > 0 else (None, None)
+        if None not in ratios:
+            sentence += (
+                f" Steps between means take {between:.3g} times as long as {basis}, steps at means "
+                f"{means:.3g} times."
+            )
+        ends = (low, high)
+        return Report(code, self.taken, since, sentence, now, ends, now / expected, *ratios)
+
+    def _test_loss(self, first: int, pending: Sequence[Any]) -> None:
+        losses = [float(loss.item() if hasattr(loss, "item") else loss) for loss in pending]
+        finite = [loss for loss in losses if math.isfinite(loss)]
+        if losses and not finite and self._finite:
+            sentence = f"No loss since step {first} is a finite number."
+            self._report(Report("not finite", self.taken, first, sentence))
+        self._finite = bool(finite) or not losses
+        rows = self.prediction.losses
+        if not finite or not rows or not (loss := fmean(finite)) > 0:
+            return
+        row = bisect_right(rows, (first + len(losses) / 2, math.inf)) - 1
+        low, high = rows[max(row, 0)][1:]
+        if not 0 < low <= high < math.inf:
+            return
+        self._firsts.append(first)
+        half, ratio = math.log(high / low) / 2, loss / math.sqrt(low * high)
+        if count := self._loss.add(math.log(ratio), -half, half):
+            since = self._firsts[-count]
+            sentence = (
+                f"Since step {since}, the loss has left its prediction: it is {number(loss)}, "
+                f"predicted {number(low)} to {number(high)}."
+            )
+            now = self.taken, since, sentence
+            self._report(Report("loss", *now, loss, (low, high), ratio))
+
+    def _report(self, report: Report) -> None:
+        self.reports.append(self._with_rest(report))
+        if self._logs:
+            text = self.reports[-1].sentence
+            logging.getLogger("paceline").warning("%s: %s", self.prediction.label, text)
+
+    def _with_rest(self, report: Report) -> Report:
+        """Add the seconds and the money that the rest of the run takes at recent pace."""
+        recent = [seconds for _, seconds, *_ in self._windows][-RECENT:]
+        if not recent or self.taken >= self.prediction.steps[2]:
+            return report
+        error = math.exp(NORMAL * self._pace.deviation / math.sqrt(len(recent)))
+        step, low, high = (max(0.0, steps - self.taken) for steps in self.prediction.steps)
+        seconds = step * median(recent), low * median(recent) / error, high * median(recent) * error
+        sentence, cost = f"{report.sentence} The rest takes {_words(seconds, human)}", None
+        if price := self.prediction.price:
+            cost = seconds[0] * price, seconds[1] * price, seconds[2] * price
+            sentence += f" and costs {_words(cost, number)} {self.prediction.currency}".rstrip()
+        return replace(report, sentence=f"{sentence}.", seconds=seconds, cost=cost)
+
+    @property
+    def status(self) -> Report | None:
+        """Return the pace of the recent windows, None before there are any."""
+        return self._with_rest(self._on_pace("status", RECENT)) if self._windows else None
+
+    def close(self) -> None:
+        """Test the losses of the last window."""
+        if self._pending:
+            self._test_loss(*self._pending)
+        self._pending = None
+
+
+def _mean(times: Sequence[float]) -> float:
+    """Return the mean of times, of which none counts as more than LONG times the median."""
+    most = LONG * median(times)
+    return fmean(min(seconds, most) for seconds in times)
+
+
+def _words(amount: Amount, show: Callable[[float], str]) -> str:
+    return f"{show(amount[0])} ({USUAL}: {show(amount[1])} to {show(amount[2])})"
+
+
+def watch(
+    plan: Path | str, *, label: str | None = None, start: int = 0, logs: bool | None = None
+) -> Watcher:
+    """Return the watcher of a loop that runs the pick of a run folder, or another `label`.
+
+    Write `with watcher.step() as step:` around every step, and set `step.loss` in the block.
+    `start`: the steps before the first one here. `logs`: whether to log reports as warnings;
+    default: in the process whose environment has RANK = 0 or no RANK. Raises InputError.
+    """
+    from .steering.attach import loss_interval, predicted
+
+    if not Path(plan).is_dir():
+        raise InputError(f"{plan}: no run folder; give one that paceline simulate or tune wrote")
+    forecast = predicted(Path(plan), {"label": label} if label else {})
+    scenario, algorithm, runs, row = forecast
+    target, totals = scenario.run.target_loss, list[float]()
+    for run in runs:
+        end = math.inf if target is None else crossing(run, target)
+        steps = np.interp(end, run.curve["time"], run.curve["step"])
+        totals.append(float(steps) if math.isfinite(end) else run.steps)
+    low, high = np.quantile(totals, TAILS).tolist()
+    tau = algorithm.parameters.get("tau")
+    tau = getattr(tau, "value", tau)
+    losses: list[tuple[float, float, float]] = []
+    if scenario.objective.kind not in STAND_INS:
+        interval, last = loss_interval(scenario, algorithm, runs), max(run.steps for run in runs)
+        losses = [(step, *interval(step)) for step in np.geomspace(1, last, 200).round().tolist()]
+    workers, duration = (row.get("workers") or {}).get("compute"), row["duration"]
+    overlaps = catalogue()[algorithm.name].family != "blocking"
+    prediction = Prediction(
+        label=algorithm.label,
+        step_time=(fmean(run.duration / run.steps for run in runs), *forecast.step_time),
+        steps=(fmean(totals), low, high),
+        period=tau if isinstance(tau, int) and tau > 0 else 1,
+        losses=losses,
+        compute=None if overlaps or not workers else fmean(workers) / row["steps"],
+        price=row["cost"] / duration if row.get("cost") and duration else None,
+        currency=row.get("currency") or "",
+    )
+    first_rank = os.environ.get("RANK", "0") == "0"
+    return Watcher(prediction, start, first_rank if logs is None else logs)
