@@ -4,13 +4,14 @@ A `Watcher` gathers steps in windows of whole rounds, and tests every window by 
 changes nothing in the loop, and imports neither torch nor a framework.
 """
 
+import importlib
 import logging
 import math
 import os
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -145,7 +146,7 @@ class Watcher:
 
     def __init__(self, prediction: Prediction, start: int = 0, logs: bool = True) -> None:
         self.prediction, self.reports, self.taken = prediction, list[Report](), start
-        self._logs, self._step, self._last = logs, Step(self._end), time.perf_counter()
+        self._logs, self._step, self._last = logs, Step(self.end), time.perf_counter()
         self._rows: list[tuple[float, float, int, Any]] = []  # gap, seconds, steps, loss
         self._pending: tuple[int, list[Any]] | None = None  # the last window's losses
         self._windows = deque[tuple[float, ...]](maxlen=2 * MEMORY)
@@ -157,7 +158,22 @@ class Watcher:
         self._step.loss = loss
         return self._step
 
-    def _end(self, began: float, loss: Any) -> None:
+    def callback(self, framework: str) -> Any:
+        """Return a callback for a Trainer of transformers or lightning, or accelerate's hook.
+
+        The hook is for `optimizer.register_step_post_hook` of any loop with torch; set its `loss`.
+        """
+        places = {"transformers": "transformers.TrainerCallback", "accelerate": "builtins.object"}
+        places["lightning"] = "lightning.pytorch.callbacks.Callback"
+        if framework not in places:
+            raise InputError(f"callback {framework!r}: unknown; choose one of: {', '.join(places)}")
+        module, _, name = places[framework].rpartition(".")
+        base = getattr(importlib.import_module(module), name)
+        return type("Callback", (Events, base), {})(self)
+
+    def end(self, began: float | None = None, loss: Any = None) -> None:
+        """Record a step that `began` then, by `time.perf_counter`, or at the last one's end."""
+        began = self._last if began is None else began
         now, detach = time.perf_counter(), getattr(loss, "detach", None)
         self._add(began - self._last, now - began, 1, detach() if detach else loss)
         self._last = now
@@ -289,6 +305,46 @@ class Watcher:
         if self._pending:
             self._test_loss(*self._pending)
         self._pending = None
+
+
+class Events:
+    """The events of a framework's loop; `loss`: that of the step under way."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.loss: Any = None
+        self._began: float | None = None
+        self._steps = 0
+
+    def __call__(self, *_: Any) -> None:
+        """Record a step: a hook after an optimizer's step."""
+        self.watcher.end(self._began, self.loss)
+        self._began = self.loss = None
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Begin a step."""
+        self._began = self._began or time.perf_counter()
+
+    def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
+        """Take the mean loss of the last steps."""
+        self.loss = (logs or {}).get("loss")
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """End a step of a Trainer of transformers."""
+        self()
+
+    on_train_batch_start = on_step_begin  # of a Trainer of lightning
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+        """End a batch of a Trainer of lightning, and perhaps a step, which may have several."""
+        self.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if trainer.global_step > self._steps:
+            self._steps = trainer.global_step
+            self()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """End the watch."""
+        self.watcher.close()
 
 
 def _mean(times: Sequence[float]) -> float:

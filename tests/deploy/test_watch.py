@@ -4,6 +4,10 @@ import itertools
 import json
 import math
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -233,6 +237,51 @@ def test_losses_alone_are_watched(plan, tmp_path, capsys):
     log.write_text(json.dumps({"log_history": history}))
     assert run(["watch", str(log), "--plan", str(plan), "--algorithm", "ssgd"]) == 0
     assert "loss" in capsys.readouterr().out
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "watch.md"
+SCRIPTS = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', PAGE.read_text("utf-8"), re.S))
+NEEDS = {"accelerated.py": "accelerate", "lit.py": "lightning", "hf.py": "transformers"}
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("name", NEEDS)
+def test_scripts_are_watched(name, plan, tmp_path):
+    pytest.importorskip(NEEDS[name])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "my").symlink_to(plan)
+    command = [sys.executable, "-c", SCRIPTS[name]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "100 steps" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("framework", ["transformers", "lightning", "accelerate"])
+def test_callbacks_count_steps_not_batches(framework, monkeypatch):
+    base = type("Base", (), {})
+    modules = {
+        "transformers": SimpleNamespace(TrainerCallback=base),
+        "lightning.pytorch.callbacks": SimpleNamespace(Callback=base),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    watched = watcher()
+    callback = watched.callback(framework)
+    for batch in range(100):
+        if framework == "lightning":
+            callback.on_train_batch_start(None, None, None, batch)
+            trainer = SimpleNamespace(global_step=(batch + 1) // 2)
+            callback.on_train_batch_end(trainer, None, {"loss": 2.0}, None, batch)
+        elif framework == "transformers" and batch % 2:
+            callback.on_step_begin(None, None, None)
+            callback.on_step_end(None, None, None)
+            callback.on_log(None, None, None, logs={"loss": 2.0})
+        elif batch % 2:
+            callback.loss = 2.0
+            callback(None, (), {})
+    callback.on_train_end(None, None)
+    assert watched.taken == 50
+    with pytest.raises(InputError, match="keras"):
+        watched.callback("keras")
 
 
 @pytest.mark.parametrize(
