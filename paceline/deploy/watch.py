@@ -268,8 +268,9 @@ class Watcher:
         half, ratio = math.log(high / low) / 2, loss / math.sqrt(low * high)
         if count := self._loss.add(math.log(ratio), -half, half):
             since = self._firsts[-count]
+            where = "is back within" if low <= loss <= high else "has left"
             sentence = (
-                f"Since step {since}, the loss has left its prediction: it is {number(loss)}, "
+                f"Since step {since}, the loss {where} its prediction: it is {number(loss)}, "
                 f"predicted {number(low)} to {number(high)}."
             )
             now = self.taken, since, sentence
