@@ -254,8 +254,8 @@ def _solve(
 ) -> Answer:
     """Find the value of a key from which a condition holds.
 
-    Refuses to answer if the number both rises and falls with the key. Results go to --out
-    (default: runs/NAME-solve). Repeat an interrupted command to resume it.
+    Refuses to answer if the number both rises and falls with the key. Results go to --out (default:
+    runs/NAME-solve). Repeat an interrupted command to resume it.
     """
     from paceline.simulator.studies.solve import solve
 

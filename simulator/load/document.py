@@ -154,7 +154,7 @@ def _demand_inside(
     table = deepcopy(written)
     changed = [*allowed]
     for text in overrides:
-        with suppress(InputError):  # for a table of the profile; or wrong, and refused later
+        with suppress(InputError):  # a table of the profile, or a wrong value that is refused later
             changed.append(override(table, text))
     wrong = paths.refusals(table, origin.file, origin.folder)
     lines = [
@@ -342,8 +342,8 @@ def _other_batch(before: tuple[Any, Any], after: tuple[Any, Any]) -> list[str]:
     if None in (*before, *after) or before[0] == after[0] or before[1] != after[1]:
         return []
     return [
-        f"--set: a step of all workers takes {after[0]:,} tokens, in the file {before[0]:,}, and "
-        "the run has as many steps as before; [tune] sites and workers keep the tokens of a run"
+        f"--set: a step of all workers now takes {after[0]:,} tokens instead of {before[0]:,}, but "
+        "the number of steps is unchanged; sites and workers in [tune] keep the tokens of a run"
     ]
 
 

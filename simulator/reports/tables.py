@@ -85,7 +85,7 @@ def _with_values(
 
 
 def named(row: Row) -> str:
-    """Return the name of a row: `shown`, if it has that, or its label."""
+    """Return the name of a row: `shown` if it has this key, else its label."""
     name = row.get("shown") or row["label"]
     return f"{name} (a bound)" if row.get("bound") else str(name)
 
@@ -96,7 +96,7 @@ def _heading(column: ResultColumn, target: object, usual: str) -> str:
 
 
 def _compared(texts: Mapping[str, str], cell: Cell, row: Row) -> str:
-    """Return what the verdict compares; where that is nothing, the cell says why."""
+    """Return the value that the verdict compares; without one, why it is missing."""
     return texts.get(row["label"]) or cell(row)
 
 
@@ -113,7 +113,7 @@ def times(rows: Sequence[Row]) -> list[str]:
 
 
 def _spent(kinds: Sequence[str]) -> str:
-    """Return the heading of shares of time, with two kinds per line."""
+    """Return the heading of shares of time, which names two kinds per line."""
     pairs = ("/".join(kinds[place : place + 2]) for place in range(0, len(kinds), 2))
     return "/\n".join(pairs) + " %"
 

@@ -50,7 +50,7 @@ class ResultColumn:
     def of_summary(self, row: Summary) -> float | None:
         """Return the mean over seeds, or None."""
         if self.key == "goodput" and row.get("gradients_per_hour"):
-            return None  # it says nothing about clients that are mostly away
+            return None  # clients are mostly away by design, not lost
         value: Any = row
         for key in self.place.split("."):
             value = (value or {}).get(key)
@@ -62,7 +62,7 @@ class ResultColumn:
     def over_seeds(
         self, row: Summary, values: Sequence[Any], heavy: bool
     ) -> intervals.Estimate | None:
-        """Return the estimate in a summary, or one from `values` per seed; None without values."""
+        """Return the estimate in a summary, else one of `values` per seed; None without values."""
         place, _, leaf = self.place.rpartition(".")
         if self.key == "total_cost":
             place, leaf = "cost", "mean"
@@ -75,8 +75,8 @@ class ResultColumn:
     def cell(self, row: Summary, usual: str = intervals.USUAL, digits: int = 4) -> str:
         """Return the value with its interval (of one run if available), or why it is missing.
 
-        `row` has `seeds`, their number. `usual`: the kind of interval that needs no name; `digits`:
-        digits of losses above 1.
+        `row` is a summary with the number of `seeds`. `usual` is the kind of interval that needs no
+        name, and `digits` the number of digits of losses above 1.
         """
         quantity = STATED.get(self.key)
         if quantity is None:
@@ -107,18 +107,18 @@ class ResultColumn:
 
 PACES = ("seconds_per_step", "seconds_per_gradient")
 IN_QUESTION = {"loss": "final_loss"} | {pace: pace for pace in PACES}
-"""Columns that show, instead of their own numbers, what a verdict compares, by its measure."""
+"""Columns that show the values that a verdict compares, by the verdict's measure."""
 
 
 def in_question(verdict: Summary) -> tuple[str, str, Mapping[str, str]]:
-    """Return the key of such a column, its heading, and cells by label; "" for the key: none."""
+    """Return key, heading and cells of the column that shows a verdict's values; key "" if none."""
     measure, rows = verdict.get("measure", ""), verdict.get("estimates") or {}
     what = "" if measure != "loss" else verdict["question"].removeprefix("lowest ")
     return IN_QUESTION.get(measure, ""), what, {k: _compared(rows[k], what) for k in rows}
 
 
 def _compared(row: Summary, of_loss: str) -> str:
-    """Return a value as sentences have it, with its interval where that is not the same."""
+    """Format a time with its interval, or a loss with its interval if there is one."""
     estimate = intervals.stated(row, "value")
     if not of_loss:
         return wording.cell(estimate, "s")

@@ -249,7 +249,7 @@ def _shared_unit(rows: Sequence[Row], until: str) -> str | tuple[float, str]:
 
 
 def _cell(key: str, unit: Any, until: str, times: float, row: Row) -> str:
-    """Format a value times `times`; days and costs get their intervals."""
+    """Format `times` times a value; add the interval of days and costs."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         estimate = intervals.stated(amount).moved(lambda value: times * value)

@@ -28,7 +28,7 @@ ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "some seed has no va
 """Bases of estimates without an interval."""
 MODEL = "the model"  # part of the basis of an interval that also contains the error of a loss model
 HEAVY = (
-    "some random times have no finite variance, so a few runs do not bound their mean: times "
+    "some random times have infinite variance, so a few runs cannot bound their mean: times "
     "are medians over seeds"
 )
 STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"

@@ -51,7 +51,7 @@ class Order:
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def stating(self, label: str, ends: Sequence[float | None] | None) -> "Order":
-        """Return the order with the interval that a table states for `label`; None means inf."""
+        """Return the order with the interval `ends` of `label`, in which None means infinity."""
         if not ends or label not in self.estimates:
             return self
         low, high = (math.inf if end is None else end for end in ends)
@@ -115,8 +115,8 @@ def order(
 
     A score is infinite where a seed has none, such as a time to a target that was never reached;
     `at_least` then bounds it from below. `best`: the first alternative, if already chosen.
-    `factors`: draws of the scores' relative errors, joint over alternatives. Other alternatives
-    than the best may have only the first few seeds.
+    `factors`: draws of the scores' relative errors, joint over alternatives. Alternatives other
+    than the best may have scores of only the first few seeds.
     """
     heavy, exact = terms.heavy, terms.exact
     values = {label: _twice(row, exact) for label, row in scores.items()}
@@ -191,7 +191,7 @@ def _filled(values: np.ndarray, bounds: np.ndarray, first: np.ndarray) -> np.nda
 
 
 def _twice(values: Values, exact: bool) -> np.ndarray:
-    """Return values as an array; twice if nothing is random, because all seeds agree."""
+    """Return values as an array; repeat a single exact one, because all seeds agree."""
     array = np.asarray(values, dtype=float)
     return np.repeat(array, 2) if exact and array.size == 1 else array
 
@@ -199,7 +199,7 @@ def _twice(values: Values, exact: bool) -> np.ndarray:
 def _by_count(values: Scores, best: str | None) -> Order:
     """Order by the number of seeds with a score, then by the median (McNemar's exact test).
 
-    Nothing is equivalent, because nobody knows how far seeds are from having a score.
+    No alternatives are equivalent, because a missing score shows no distance.
     """
     from scipy.special import bdtr  # noqa: PLC0415 - 0.2 s
 

@@ -238,12 +238,12 @@ def kind(scenario: Scenario) -> Kind | None:
 
 
 def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
-    """Return the further error that published measurements show beyond an interval's other parts.
+    """Return the error that published measurements show beyond an interval's other parts.
 
     It is the least share of the time in collectives, added in quadrature to both sides, with which
     90 % of measurements of the same kind lie inside their intervals (split conformal prediction;
-    sources count equally). If a kind has fewer than `FEWEST`, a wider kind counts. Steps of almost
-    only computing are left out.
+    sources count equally). If a kind has fewer than `FEWEST`, a wider kind counts. Steps that spend
+    almost all their time on computing are left out.
     """
     rows = [row for row in rows if row.held >= TELLING]
     if not rows or (wanted := kind(scenario)) is None:
@@ -262,10 +262,10 @@ def beyond(scenario: Scenario, rows: Sequence[Published]) -> float:
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
-    """Return the error of the rules for links, and where it comes from.
+    """Return the error of predicted link times, and the sources of this error in words.
 
-    None with a profile, or over ideal links of no listed kind. For links of GPUs it is only the
-    spread of their kind; the other unknown is how long GPUs compute.
+    Return None with a profile, or for ideal links of no catalogued kind. For links of GPUs, the
+    error is only the spread of their kind; computing of GPUs has an error of its own.
     """
     network, facts = scenario.network, tcp.measured()
     if scenario.calibration:
@@ -295,9 +295,9 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
 
 
 def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
-    """Return the least and most factors by which a mean's slowest line may differ, and why.
+    """Return the least and largest factor of the time on a mean's slowest line, and why.
 
-    If a link inside a host is written by hand, peer-to-peer transfers are unknown.
+    A hand-written link inside a host does not tell whether GPUs transfer peer to peer.
     """
     settings, nothing = scenario.network, (1.0, 1.0, "")
     named = any(line.card for line in (settings, *settings.link))
@@ -330,7 +330,7 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         return []
     hosts = ClosedForm(scenario).hosts(range(scenario.cluster.workers))
     if network.transport == "tcp" or (network.library == "nccl" and len(hosts) == 1):
-        return []  # NVLink and PCIe carry no TCP
+        return []  # TCP is modelled already, or does not apply to NVLink and PCIe
     measured = tcp.measured()
     typical, most = (f"{100 * measured[key]:.0f} %" for key in ("longer", "most"))
     return [
@@ -492,7 +492,7 @@ def _interval(
     if (again and len(logs) < 2) or not isfinite(centre):
         return None
     variance = float(np.var(logs, ddof=1)) if logs else 0.0
-    if again:  # Their middle is elsewhere: few seeds, or another explanation of the measurements.
+    if again:  # Replicates may centre elsewhere: seeds are few, or measurements ambiguous.
         variance += float(np.mean(logs)) ** 2
     elif logs:  # The centre is a mean over seeds, and itself uncertain.
         variance *= 1 + 1 / len(logs)
@@ -518,19 +518,20 @@ class LossModel(Protocol):
 
     @property
     def trial(self) -> Mapping[str, float]:
-        """Return the `workers`, `tau` and `steps` of a run that would show what an algorithm costs.
+        """Return `workers`, `tau` and `steps` of a run that would show the cost of an algorithm.
 
-        And the `sd` of the error that it would narrow; empty where nothing is to be shown.
+        `sd` is the standard deviation of the error that this run would narrow. The result is empty
+        if no run would narrow one.
         """
 
     def factors(self, steps: Any) -> np.ndarray:
         """Draw factors of the loss's error after `steps`, shape (draws, steps)."""
 
     def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
-        """Draw how many times as many steps as `step` it takes to `gain` times its loss."""
+        """Draw by which factor more steps than `step` are needed for `gain` times its loss."""
 
     def worth(self, step: float, share: float) -> float:
-        """Return the relative change of the loss for a `share` of the steps up to `step`."""
+        """Return by what share the loss changes if the steps up to `step` change by `share`."""
 
 
 class Errors(NamedTuple):
@@ -556,7 +557,7 @@ class Errors(NamedTuple):
         return moved
 
     def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
-        """Draw a factor of the time that runs take to a loss."""
+        """Draw a factor of the time that runs take to reach a loss."""
         factors = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
         moved: np.ndarray = factors if self.times is None else factors * self.times
         return moved
@@ -584,7 +585,7 @@ def step_at(runs: Sequence[Run], time: float) -> float:
 
 
 def to_target(model: LossModel, runs: Sequence[Run], target: float) -> np.ndarray:
-    """Draw a factor of the time to a loss or, if no run reaches it, of the time spent."""
+    """Draw a factor of the time to reach a loss or, if no run reaches it, of the time spent."""
     times = [crossing(run, target) for run in runs]
     steps = [at(run, time, "step") for run, time in zip(runs, times, strict=True) if isfinite(time)]
     if steps:

@@ -57,8 +57,8 @@ def read(path: Path | str) -> RunDirectory:
     rows = {row["label"]: row for row in summary["algorithms"]}
     try:
         simulated = document.get("settings", {}).get("command") == "simulate"
-        if simulated and any(row["engine"] == REAL for row in rows.values()):  # it measures nothing
-            raise ValueError("run.json calls the runs of paceline simulate real")
+        if simulated and any(row["engine"] == REAL for row in rows.values()):
+            raise ValueError("run.json describes simulated runs as real")
         runs = _runs(Path(path) / CURVES, rows)
     except FileNotFoundError:
         raise InputError(
@@ -102,7 +102,7 @@ def _run(row: dict[str, Any], seed: int, points: np.ndarray) -> Run:
     for name in ("time", "step"):
         column = np.array(curve[name])
         if not (np.isfinite(column).all() and (np.diff(column, prepend=0.0) >= 0).all()):
-            raise ValueError(f"{CURVES}: {row['label']}, seed {seed}: its {name} goes back")
+            raise ValueError(f"{CURVES}: {row['label']}, seed {seed}: its {name} decreases")
     return Run(
         label=row["label"],
         name=row["name"],

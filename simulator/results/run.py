@@ -12,10 +12,10 @@ import numpy as np
 from ..scenario.scenario import Algorithm
 
 TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent", "unselected")
-"""Uses of a worker's time; the last five if nodes can crash, be left out, or come and go."""
+"""Uses of a worker's time; the last five only if workers crash, are left out, or come and go."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 CURVE = (*COLUMNS, "test_loss")
-"""Columns of a simulated or stored run; its files have only the first."""
+"""Columns of a simulated or stored run; files for readers have only `COLUMNS`."""
 PAID = ("egress_bytes", "device_seconds")
 STALENESS = {  # units of staleness
     "updates": "updates by the server since it sent the parameters",

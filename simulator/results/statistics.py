@@ -229,7 +229,7 @@ def estimated(values: Sequence[float], estimate: Estimate | None = None) -> dict
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """Return a column's means: its first value, its last one, and over time.
+    """Return a column's means over seeds: of the first value, the last value, and over time.
 
     A seed that diverged has neither a last loss nor a mean.
     """

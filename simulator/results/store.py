@@ -136,7 +136,7 @@ def demand_versions(expected: Mapping[str, str]) -> None:
     if here != expected:
         raise InputError(
             f"a Dask worker has {here}, but this process has {expected}; "
-            "numbers are equal only with equal versions: install those"
+            "install the same versions, because results depend on them"
         )
 
 
@@ -273,7 +273,7 @@ class Directory:
         if "settings" not in document:
             why = "holds results without their settings"
         elif not (self.repeatable or (self.scratch / SETTINGS).is_file()):
-            why = "holds measured runs, which do not come again as they were"
+            why = "holds measured runs, which cannot be repeated exactly"
         if "settings" in document:
             demand_same(self.settings or {}, self.known(document), self.path)
         if why:
@@ -430,7 +430,7 @@ def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = F
     `new`: raise FileExistsError if the file exists.
     """
     scratch = scratch or path.parent
-    scratch.mkdir(parents=True, exist_ok=True)  # another command here may have tidied up
+    scratch.mkdir(parents=True, exist_ok=True)  # another command may have removed the folder
     unfinished = scratch / f".{path.name}.{os.getpid()}"
     try:
         with unfinished.open("wb") as file:
@@ -528,7 +528,8 @@ def dump(document: Any, indent: int | None = 1) -> bytes:
 def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
     """Return the document `name` of a complete run directory.
 
-    Raises InputError if it is not a run directory, is unfinished, or comes from another Paceline.
+    Raises InputError if it is not a run directory, is unfinished, or comes from another version of
+    Paceline.
     """
     whole = Path(path) / name
     with untrusted.refused(whole, "give a run directory"):
@@ -549,9 +550,9 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
 
 
 def demand_schema(schema: object, file: Path) -> None:
-    """Raise InputError for a document of a later Paceline."""
+    """Raise InputError for a document of another version of Paceline."""
     if schema != SCHEMA or isinstance(schema, bool):
         raise InputError(
-            f"{file}: written by another Paceline (schema {schema!r}; this one reads {SCHEMA}); "
-            "use that one"
+            f"{file}: written by another version of Paceline (schema {schema!r}; this one reads "
+            f"{SCHEMA}); use that version"
         )

@@ -76,7 +76,7 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
 
 
 def _seconds(runs: Sequence[Run], ranks: Sequence[int], kinds: Sequence[str]) -> float:
-    """Return the seconds that some clients spend in these kinds, in all runs."""
+    """Sum the seconds that some clients spend on these kinds of time, over all runs."""
     spent = [run.workers[kind] for run in runs for kind in kinds if kind in run.workers]
     return float(sum(np.take(times, ranks).sum() for times in spent))
 
@@ -96,8 +96,8 @@ def hours(scenario: Scenario) -> list[str]:
         return []
     return [
         f"no worker is available for {human(DAY - there)} of a day: times per round, gradients/h "
-        "and clients at work are those of the other hours, tokens and bytes per day of whole days; "
-        "times per step are of the whole run"
+        "and clients at work leave these hours out; tokens and bytes per day include them, and so "
+        "do times per step"
     ]
 
 
@@ -126,7 +126,7 @@ def of_failures(row: Mapping[str, Any]) -> str:
     counted |= {"absence": "absences"} if "absent" in row["breakdown"] else {}
     counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
     parts = [few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
-    parts += ["stood still for good"] * bool(lost.get("stall"))
+    parts += ["stalled for good"] * bool(lost.get("stall"))
     parts += [f"goodput {percent(row['goodput']['mean'])}"] * (not sampled)
     if lost["recovery_seconds"] is not None:
         parts.append(f"{human(lost['recovery_seconds'])} to recover")
@@ -293,7 +293,7 @@ def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, l
         return f"group {name}", near
     ranks = sorted(set.intersection(*(set(_near(times)) for times in slowness)))
     if not {int(times.argmax()) for times in slowness}.issubset(ranks):
-        return "another worker with each seed", []
+        return "a different worker with each seed", []
     return all_of([f"worker {rank}" for rank in ranks]), ranks
 
 

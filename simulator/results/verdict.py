@@ -332,7 +332,9 @@ def conclude(
     pick: str | None = None,
     **rest: Any,
 ) -> Verdict:
-    """Return an order's verdict; `pick`: if not the order's best; `rest`: more fields.
+    """Return an order's verdict.
+
+    `pick` is the pick if that is not the order's best, and `rest` has further fields.
 
     The reasons start with limits of the answer, then give the gaps to the next alternative and to
     data-parallel training.
@@ -410,9 +412,9 @@ def quickest(
 
 
 def least_loss(ranked: Order, losses: Compared, base: str) -> tuple[str, list[Reason]]:
-    """Return the one surest not to lose more than `base`, and the reason if that is not the best.
+    """Return the alternative surest to lose no more than `base`; give a reason unless it is best.
 
-    It is one of those that are within `MARGIN` of the best.
+    Only alternatives within `MARGIN` of the best are considered.
     """
     most = (1 + MARGIN) * ranked.value(ranked.best)
     near = [label for label, one in ranked.estimates.items() if one.value <= most]
@@ -638,7 +640,7 @@ def of_equal_tokens(
     base, power = baseline(losses.values, known.names), exponent(worth)
     goal, shared = losses.values[base], losses.factors.get(base, 1.0)
     equal = {k: at_equal_loss(times.values[k], losses.values[k], goal, worth) for k in times.values}
-    drawn = {  # an error that the baseline has, too, moves no loss towards the baseline's
+    drawn = {  # an error that the baseline shares leaves the difference in loss as it is
         k: (factor / shared) ** power * times.factors.get(k, 1.0)
         for k, factor in losses.factors.items()
     }

@@ -97,9 +97,9 @@ Judged = tuple[str, str, Callable[[Mapping[str, Any]], Estimate]]
 
 
 def judged(rows: Sequence[Mapping[str, Any]]) -> Judged | None:
-    """Return what a search after equal tokens is ranked by: words, unit, and the estimate of a row.
+    """Return the measure that ranks a search after equal tokens: words, unit, estimate of a row.
 
-    None where that is the value.
+    Return None if the search ranks by its value itself.
     """
     currency = rows[0].get("currency")
     money = f"money and time ({currency})" if currency else "money and time"

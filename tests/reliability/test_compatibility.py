@@ -30,7 +30,7 @@ def test_later_schemas_are_refused_by_every_command(command, tmp_path, capsys):
     assert paceline.command_line.run(line) == 2
     refusal = capsys.readouterr().err
     assert f"schema {store.SCHEMA + 1}" in refusal
-    assert "use that one" in refusal
+    assert "use that version" in refusal
 
 
 @pytest.mark.parametrize("name", ["sweep.json", "tune.json", "comparison.json"])
@@ -41,7 +41,7 @@ def test_later_schemas_of_other_results_are_refused(tmp_path, name):
                 "sentence": "", "measure": "", "rows": []}  # fmt: skip
     (tmp_path / name).write_text(json.dumps(document))
     (tmp_path / "sweep.csv").write_text("label\n")
-    with pytest.raises(InputError, match=f"schema {store.SCHEMA + 1}.*use that one"):
+    with pytest.raises(InputError, match=f"schema {store.SCHEMA + 1}.*use that version"):
         reading.read([tmp_path])
 
 

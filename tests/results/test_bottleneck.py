@@ -100,7 +100,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]] = 
     (
         SSGD,
         {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
-        {"waited-for": {"who": "another worker with each seed"}},
+        {"waited-for": {"who": "a different worker with each seed"}},
     ),
     (SSGD, {"network": FREE, "compute": EXPONENTIAL}, {"all-wait": {}}),
     (SSGD, {"network": FAR}, {"communicate": {"share": 0.875}}),
@@ -183,7 +183,7 @@ def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) 
     healthy = cause == "outage"  # without worker 1, psgd does not come to its last step either
     assert (fine["stall"] is None) is healthy
     assert actual.pick["label"] is None  # psgd is a bound
-    assert all("stood still" in line for line in actual.failures[:1])
+    assert all("stalled for good" in line for line in actual.failures[:1])
 
 
 def test_the_card_of_the_server_is_named() -> None:

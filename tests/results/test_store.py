@@ -131,8 +131,8 @@ def test_every_moment_was_tried(tmp_path, monkeypatch):
         ('{"schema": 1', "not written by Paceline"),
         ("[]", "not written by Paceline"),
         ("{}", "not written by Paceline"),
-        ('{"schema": 2}', "another Paceline"),
-        ('{"schema": "x"}', "another Paceline"),
+        ('{"schema": 2}', "another version"),
+        ('{"schema": "x"}', "another version"),
         ('{"schema": 1, "x": ' + "[" * 100 + "]" * 100 + "}", "not written by Paceline"),
     ],
 )

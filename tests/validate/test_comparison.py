@@ -539,4 +539,4 @@ def test_a_simulation_whose_document_calls_it_real_is_refused(world, capsys, tmp
     (copy / "run.json").write_text(json.dumps(document))
     status, _, err = run(capsys, "compare", world(), copy)
     assert status == 2
-    assert "calls the runs of paceline simulate real" in err
+    assert "describes simulated runs as real" in err

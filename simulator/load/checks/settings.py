@@ -296,7 +296,7 @@ def _tune(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _faults(program: Program, key: str, value: Any, optimizer: Optimizer) -> list[ErrorDetails]:
-    """Return the faults of a value of one parameter, or of `SAVING`."""
+    """Return the faults of a value of one parameter, or of a key in `SAVING`."""
     try:
         if key == SAVING:
             Checkpoint.model_validate({"every": value})

@@ -153,7 +153,7 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
 
     rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
     described: tuple[_Row, ...] = (
-        ("sites", "Sites", "the first of them, at the same global batch", "count",
+        ("sites", "Sites", "the first sites, at the same global batch", "count",
          sites, (1, parts.count_sites(scenario))),
         ("latency", "Latency", "one way, per hop", "time",
          [] if scenario.network.duration else line("latency", "time"), None),
