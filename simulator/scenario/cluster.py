@@ -42,7 +42,7 @@ DAY = 86_400.0  # seconds
 class Bursts(Section):
     """Slow periods of a worker: a two-state Markov chain in time."""
 
-    factor: Positive = Field(description="factor of computing time during a burst")
+    factor: Positive = Field(description="factor of the computing time during a burst")
     on: Duration = Field(description="mean duration of a burst")
     off: Duration = Field(description="mean time between bursts")
 
@@ -288,8 +288,10 @@ class Sampling(Section):
 
     share: Share | None = optional("share of workers in a mean")
     clients: Count | None = optional("number of workers in a mean, instead of the share")
-    by: Literal["uniform", "availability"] = optional("from all, or available ones", "uniform")
-    over: float = optional("factor of selected clients; first reports count", 1.0, ge=1, le=1000)
+    by: Literal["uniform", "availability"] = optional(
+        "draw from all, or from available ones", "uniform"
+    )
+    over: float = optional("select so many times more; first reports count", 1.0, ge=1, le=1000)
     deadline: Duration | None = optional("longest wait of a mean, from the start of its round")
 
     @model_validator(mode="after")

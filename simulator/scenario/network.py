@@ -117,7 +117,7 @@ class _Line(Section):
     jitter: Law | None = optional("random delay added to each latency")
     tcp_window: Window | None = optional("a flow's rate is at most tcp_window / round trip")
     up: Bandwidth | None = optional("bandwidth of sending, or from the first place to the second")
-    down: Bandwidth | None = optional("of receiving, or from the second place to the first")
+    down: Bandwidth | None = optional("bandwidth of receiving, or back to the first")
 
     @model_validator(mode="before")
     @classmethod
@@ -144,7 +144,7 @@ class Link(_Line):
         "whether the bandwidth applies per direction, to both together, or per flow", "full-duplex"
     )
     profile: ProfileOf | None = optional("factor of its bandwidth over time")
-    outages: Outages | None = optional("random failures, and repairs")
+    outages: Outages | None = optional("random failures and their repairs")
 
 
 class Background(Section):

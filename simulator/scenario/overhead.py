@@ -53,13 +53,13 @@ class Overhead(Section):
     """Overheads of one kind of machine, measured with some number of workers."""
 
     workers: Count | None = optional("number of workers in the measurement; left out: any")
-    algorithm: Name | None = optional("program; left out: all without a table")
+    algorithm: Name | None = optional("program; left out: all programs without a table")
     step: Law = optional(
         "time added to a step by the framework and by late starts", NO_TIME, json_schema_extra=ZERO
     )
     issue: Delay = optional("a worker's time to start a collective", 0.0)
     collect: Delay = optional("a worker's time to take over a result", 0.0)
-    collective: Delay = optional("time added to a collective, hidden if the collective is", 0.0)
+    collective: Delay = optional("time added to a collective; hidden if that is", 0.0)
     agree: Delay = optional("time to ask all workers whether a collective has finished", 0.0)
     agree_latencies: NonNegative = optional("latencies in `agree`, with half of hop_bytes", 0.0)
     send: Delay = optional("a node's time to send a message", 0.0)
@@ -67,7 +67,7 @@ class Overhead(Section):
     message_factor: Positive = optional("time of a message, relative to bytes / bandwidth", 1.0)
     receive: Delay = optional("a node's time to take over a message", 0.0)
     latency_factor: Positive = optional("latencies per hop of a collective (gloo's ring: 2)", 1.0)
-    transmission_factor: Positive = optional("the same for a collective's payloads", 1.0)
+    transmission_factor: Positive = optional("factor of a collective's transmission time", 1.0)
     transmission_exponent: float = optional(
         "transmission_factor falls by this power of (bandwidth / 1 Gbit/s)", 0.0, ge=-1, le=1
     )

@@ -121,7 +121,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     written = arguments(program, given, optimizer or tables.Optimizer())
     any_rate = objective is None or isinstance(objective, tables.NoObjective | tables.LearningCurve)
     if optimizer is None or (any_rate and optimizer.lr is None):
-        # any rate will do: a table is refused already, or the loss does not depend on it
+        # The rate does not matter: a table is refused already, or the loss does not depend on it.
         optimizer = (optimizer or tables.Optimizer()).model_copy(update={"lr": 1.0})
     parameters = program.parse(arguments(program, given, optimizer))
     if "buckets" in parameters and "buckets" not in given:
@@ -162,7 +162,7 @@ def _buckets(model: tables.Model | None, network: Network | None) -> Any:
 
 
 def _over(general: Recovery, special: Recovery) -> Recovery:
-    """Return `general` with the keys that `special` and its checkpoint set."""
+    """Override keys of `general` by those that `special` and its checkpoint set."""
     update = {key: getattr(special, key) for key in special.model_fields_set}
     if special.checkpoint is not None and general.checkpoint is not None:
         keys = special.checkpoint.model_fields_set

@@ -30,7 +30,7 @@ class ShortestPaths:
 
     @cached_property
     def _before(self) -> np.ndarray:
-        """The last place but one on each pair's shortest path, shape (places, places)."""
+        """The place before the last on the shortest path of each pair, shape (places, places)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
         lengths = np.full((len(self._names), len(self._names)), np.inf)

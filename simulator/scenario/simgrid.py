@@ -27,8 +27,8 @@ from .shortest import ShortestPaths
 
 VERSIONS = [{"version": version} for version in ("4", "4.0", "4.1")]
 MOST_ELEMENTS = 100_000
-MOST_HOSTS = 100_000  # in all clusters; they take seconds and 150 MB
-MOST_ROUTED = 2_000  # members of a zone with searched routes; they take seconds and 50 MB
+MOST_HOSTS = 100_000  # hosts in all clusters: so many take seconds and 150 MB
+MOST_ROUTED = 2_000  # members of a zone with searched routes: so many take seconds and 50 MB
 DEEPEST = 32  # levels of elements
 LONGEST = 200  # most characters of an attribute; messages and results show names
 ALIASES = {"AS": "zone", "ASroute": "zoneRoute", "DijkstraCache": "Dijkstra"}

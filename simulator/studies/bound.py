@@ -14,7 +14,7 @@ from ..results.statistics import Groups, human, time_unit
 from ..scenario.scenario import Scenario
 
 POINTS = 60  # points of a curve, about
-BEGINS = 100  # curves against time begin at the last time over this
+BEGINS = 100  # curves against time begin at the last time divided by this
 LINES = 4  # most periods drawn against time
 STAR = Look(style.GREY, symbol="star")
 MARKS: Mapping[str, Any] = {"joined": False, "marks": "all"}

@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # an optional package; matplotlib takes half a second to impo
     from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
-LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the first
-UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space before it
+LINE, LINES = 96, 2  # characters per line of a repr, and lines after its first
+UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space between a number and its unit
 SHOWN = 50  # rows of a table in a notebook
 
 
@@ -88,7 +88,7 @@ class Display:
         if chart is None:
             raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
         chart = chart if band else without_bands(chart)
-        # Names stand beside the axes. If nobody crops the figure to them, the axes make room.
+        # Names stand beside the axes. Unless the figure is cropped to them, the axes make room.
         return drawing.draw(chart, size, pyplot.figure(layout="constrained")).axes[0]
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -102,8 +102,9 @@ def _whole(text: str) -> str:
 
 
 def extra(name: str, of: str | None = None) -> Any:
-    """Return a library of an extra `of` this name (default: its own). Raises InputError where it is
-    not installed.
+    """Import a library that belongs to the optional extra `of` (default: the extra of its name).
+
+    Raises InputError if it is not installed.
     """
     try:
         return importlib.import_module(name)

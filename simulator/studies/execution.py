@@ -20,7 +20,7 @@ from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario, World
 
 TOGETHER = 64  # most seeds that run at once: a killed command may lose them
-JOBS_PER_CORE = 32  # most processes: with more a machine only swaps
+JOBS_PER_CORE = 32  # most processes: with more, a machine only swaps memory
 
 DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
     *("inputs", "distributions", "programs", "scenario", "cluster", "network"),

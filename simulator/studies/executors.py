@@ -26,7 +26,7 @@ from .execution import Execution, Progress, cores
 T = TypeVar("T")
 R = TypeVar("R")
 
-PATIENCE, PULSE = 10.0, 2.0  # seconds between reports of progress: other processes, and this one
+PATIENCE, PULSE = 10.0, 2.0  # seconds between reports of progress: by others, by us
 SHARED = "/dev/shm"  # where Linux keeps the locks that processes share
 
 UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
@@ -37,7 +37,7 @@ class Processes:
     """Processes on this machine, which are replaced if one dies."""
 
     def __init__(self, jobs: int) -> None:
-        resource_tracker.ensure_running()  # started now: a later start would let Ctrl-C in again
+        resource_tracker.ensure_running()  # a later start would restore Ctrl-C's handler
         self.jobs = jobs
         self.renew()
 
@@ -176,15 +176,15 @@ def results(
         if died and alone:
             (name,) = map(work.description, share.values())
             raise RunError(
-                f"{name}: its process died, and again when it was repeated; unless someone killed "
-                "it, memory ran out (use fewer jobs), it ends itself, or a script asks for "
+                f"{name}: its process died, and again when it was repeated. Perhaps someone killed "
+                "it, memory ran out (use fewer jobs), it ended itself, or a script asks for "
                 'jobs outside of `if __name__ == "__main__":`'
             )
         alone = max(alone - 1, 0)
         if died:
             assert isinstance(executor, Processes)
             executor.renew()
-            alone = executor.jobs + 1  # tasks that were under way, one by one
+            alone = executor.jobs + 1  # repeat the unfinished tasks one by one
 
 
 def _ended(

@@ -142,7 +142,7 @@ def intervals(
 def of_steps(
     times: Sequence[float], factors: np.ndarray, within: Sequence[float] | None
 ) -> list[float]:
-    """Return the 90 % interval of the time to a loss.
+    """Return the 90 % interval of the time to reach a loss.
 
     `factors`: draws of the error of the steps needed; `within`: the interval of the time from the
     error of a step's time, which is added.

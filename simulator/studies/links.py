@@ -17,12 +17,12 @@ from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import NoObjective
 from .execution import Execution, Task
 
-PERIODS, FEWEST = 50, 100  # averages and steps that show the step time of a steady run
-PAIRED = 10  # averages, for runs that share all random numbers
-KEPT = 1024  # cached step times: a page asks for the same again with every block of seeds
+PERIODS, FEWEST = 50, 100  # averages and steps that suffice to measure a steady step time
+PAIRED = 10  # averages that suffice if two runs share all random numbers
+KEPT = 1024  # step times in the cache, because a page repeats questions with every block of seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
-DIFFERING = -0.04, 0.08  # by which GPUs of one kind differ, and the slowest (arXiv:2208.11035)
-COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
+DIFFERING = -0.04, 0.08  # of the fastest and slowest GPU of a kind (arXiv:2208.11035)
+COPIES = 0.06  # share that copies to DDP's buckets add on a GPU (docs/network.md)
 
 INSIDE, ONE_KIND = "links inside workers", "GPUs of one kind"
 
@@ -109,7 +109,7 @@ class _Case(NamedTuple):
     def by_hardware(
         self, spreads: Mapping[str, tuple[float, float]], computing: float
     ) -> dict[str, list[float]]:
-        """Return the logarithms of how much faster and slower devices make a step, by cause."""
+        """Return the logarithms by which other devices change the step time, by cause."""
         library, alone = self.alone.network.library, self.alone
         causes = {
             name: [log1p(computing * _longer(alone, name, factor)) for factor in spread]

@@ -24,15 +24,15 @@ BRIEF = 6.0  # seconds that are not worth the start of processes
 
 # Seconds of operations, in the shipped scenarios.
 GRADIENT = 1e-5
-COMPILED = 1e-7  # a gradient without a loss in the batched engine
+COMPILED = 1e-7  # per gradient without a loss in the batched engine
 ENTRY = 1e-9  # per entry of a vector, and of a sample's activations
 MESSAGE = 1e-5  # per flow
-SAMPLES = 1e4  # of the data set with which a loss is evaluated
+SAMPLES = 1e4  # samples of the data set that evaluates a loss
 
 # Bytes, from measured peaks.
 VECTORS = 8  # vectors per worker: parameters, gradient, noise, optimum, payload, ...
 SAMPLE = 160.0  # numbers per sample of a mini-batch of `softmax`
-OF_MESSAGE = 170.0  # flows of a collective
+OF_MESSAGE = 170.0  # per flow of a collective
 POINT = 32.0  # per number of a curve, as a Python object
 OF_SPAN = 20.0 * SPAN.itemsize  # per span of a timeline, with its document
 CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -81,7 +81,7 @@ def count(scenario: Scenario, seeds: int, *, compiled: bool = False) -> Size:
 
 
 def brief(scenario: Scenario, seeds: int | None) -> bool:
-    """Return whether all runs take hardly longer than starting processes.
+    """Return whether all runs together take hardly longer than starting processes.
 
     `seeds`: per algorithm; None: run.seeds.
     """

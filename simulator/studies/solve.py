@@ -36,9 +36,9 @@ from .result import Result
 from .simulate import run_on
 
 TRIED = 7  # values of the range to try first
-AROUND = 1000.0  # factor below and above the scenario's value
+AROUND = 1000.0  # the default range: the scenario's value divided and multiplied by this
 CLOSE = 1.005  # ratio of two values that count as equal
-STEPS = 5  # about how many simulations a root takes
+STEPS = 5  # approximate number of simulations to find a root
 Reading = tuple[float, float, float, float]
 """A number, the ends of its interval, and their level; nan without a value."""
 _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
@@ -387,7 +387,7 @@ class _Search:
         crossed = sum((a >= 0) != (b >= 0) for a, b in pairwise(beyond.values()))
         if crossed == 1 or (not crossed and not {1, -1} <= moves):
             return
-        advice = "narrow the range with --between, or see it whole by `paceline sweep`"
+        advice = "narrow the range with --between, or show the whole range with `paceline sweep`"
         if max(beyond.values()) < 0:
             near = max(beyond, key=lambda x: beyond[x])
             advice = f"none of these meets it; the nearest is at {self.values.text(near)}"

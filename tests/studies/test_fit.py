@@ -150,7 +150,7 @@ def test_what_cannot_be_met_is_left_unexplained(tmp_path):
     actual = fit(world(), written(tmp_path, text))
     assert actual.fitted[2]["verdict"] == "out of reach"
     assert actual.unexplained["widened"] > 1
-    assert "Left unexplained" in actual.sentences[-1]
+    assert "targets are missed" in actual.sentences[-1]
     assert "algorithm.ssgd.breakdown.compute" in actual.sentences[-1]
 
 

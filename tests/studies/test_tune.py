@@ -796,7 +796,7 @@ def test_time_alone_is_tuned_under_a_cap_on_period_and_delay():
     result = found(capped(4, 0))
     assert within(result) == {"ssgd lr=0.1", "local-sgd tau=1", "local-sgd tau=4"}
     assert result.best.candidate.label == "local-sgd tau=4"
-    assert "with at most 4 steps between averages and 0 late" in result.verdict.question.goal
+    assert "with at most 4 steps between averages and 0 steps of" in result.verdict.question.goal
     assert {"no-loss"} <= {reason.code for reason in result.verdict.reasons}
     assert result.json()["loss_basis"] is None
     assert "edge" not in {reason.code for reason in result.verdict.reasons}

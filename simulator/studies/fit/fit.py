@@ -32,13 +32,13 @@ from . import targets as reading
 from .targets import Keys, Target
 
 MOST = 24  # steps of least squares
-STEP = 0.05  # share of a range, to either side: differences this far apart exceed chance
-FINE = 0.001  # the same where nothing is random
+STEP = 0.05  # share of a range to either side: wide enough for differences to exceed chance
+FINE = 0.001  # the same share if nothing is random
 SETTLED = 1e-4  # step (share of the range) and relative gain below which a search ends
 ABSENT = 1e3  # residual of a number without a value, such as a loss that is never reached
 EDGE = 0.005  # share of a range: if closer to an end, the fit may lie beyond it
-FREE = 0.5  # half width of an interval (share of the range) from which a key is undetermined
-PART = 0.01  # share of a key in free directions from which it is undetermined
+FREE = 0.5  # a key whose interval is this wide (half width, share of range) is undetermined
+PART = 0.01  # a key with this share in free directions is undetermined
 
 Reading = list[float]
 """A number over all seeds, then for every seed."""
@@ -102,7 +102,7 @@ class FitResult:
         ends = [row["key"] for row in self.keys if row["at_end"]]
         return [
             *(f"{sentence}." for sentence in self.undetermined),
-            *(f"{key} is at an end of its range: widen it, or doubt the model." for key in ends),
+            *(f"{key} is at an end of its range: widen it, or question the model." for key in ends),
             self.unexplained["sentence"],
         ]
 
@@ -237,7 +237,7 @@ class _Search:
         return tuple(limits.at(float(z)) for limits, z in zip(self.limits, place, strict=True))
 
     def residuals(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
-        """Return how far targets are missed, in standard errors, shape (places, targets)."""
+        """Return by how many standard errors targets are missed, shape (places, targets)."""
         missed = self.at(targets, places)[..., 0] - [target.value for target in targets]
         missed = missed / np.array([target.tolerance / NORMAL for target in targets])
         return np.asarray(np.where(np.isfinite(missed), missed, ABSENT))
@@ -291,7 +291,7 @@ class _Search:
         reach = {target.label: self._reach(target) for target in self.used}
         if not any(_within(target, *reach[target.label]) for target in self.used):
             listed = "; ".join(
-                f"{target.label} wants {statistics.number(target.value)}, and is "
+                f"{target.label} should be {statistics.number(target.value)}, but is "
                 f"{' to '.join(map(statistics.number, reach[target.label]))}"
                 for target in self.used
             )
@@ -415,9 +415,9 @@ def _unexplained(count: int, missed: Sequence[Mapping[str, Any]], widened: float
     if not missed:
         return "Every target is met within its tolerance."
     sentence = (
-        f"Left unexplained: {len(missed)} of {count} targets, most of all {missed[0]['target']}, "
+        f"{len(missed)} of {count} targets are missed, most of all {missed[0]['target']}, "
         f"by {abs(missed[0]['residual']):.1f} tolerances"
     )
     return sentence + (
-        f"; intervals are {widened:.1f} times as wide for it." * (widened > 1) or "."
+        f"; intervals are therefore {widened:.1f} times as wide." * (widened > 1) or "."
     )

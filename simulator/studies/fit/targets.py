@@ -83,7 +83,7 @@ class Target:
             chosen = [scenario.algorithm[index].label for index in term.chosen(scenario)]
             if len(chosen) != 1:
                 listed = " or ".join(f"algorithm.{label}.{term.path}" for label in chosen)
-                raise InputError(f"{term.where}: of which algorithm? write {listed}")
+                raise InputError(f"{term.where}: names no algorithm; write {listed}")
             labels += chosen
         return labels
 
@@ -102,7 +102,7 @@ def read(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
     targets = [_target(file, stated, target, base, variants) for target in stated.target]
     labels = [target.label for target in targets]
     if twice := [label for label in labels if labels.count(label) > 1]:
-        raise InputError(f"{file}: two targets {twice[0]}; give each its own name")
+        raise InputError(f"{file}: two targets are called {twice[0]}; give each a different name")
     for pattern in stated.hold_out:
         if not any(fnmatchcase(label, pattern) for label in labels):
             near = messages.nearest(pattern, labels, "targets")
@@ -170,13 +170,13 @@ def _target(
     label = stated.name or text
     where = f"{file}: target {label or messages.show(stated.value)}"
     if text is None or label is None:
-        raise InputError(f"{where}: which number? write number = ..., here or above all targets")
+        raise InputError(f"{where}: names no number; write number = ..., here or above all targets")
     parts = _TWO.split(text.strip())
     if len(parts) not in (1, 3):
         raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
     sets, scenario = [*shared.sets, *stated.sets], stated.scenario or shared.scenario or ""
     for name in {set_.partition("=")[0].strip() for set_ in sets} & {*shared.keys}:
-        raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
+        raise InputError(f"{where}: sets {name}, which [keys] varies; leave it out here or there")
     if (variant := (scenario, *sets)) not in variants:
         origin = _scenario(file.parent, scenario, where) if scenario else base
         with _about(where, sets):

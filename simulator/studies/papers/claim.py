@@ -30,7 +30,7 @@ class Kind(StrEnum):
     DERIVED = "derived"  # it follows from the paper's stated setting or results
     DEFINITION = "definition"  # true by construction
     NOTES = "notes"  # only course notes state it, which nobody can check here
-    ADDED = "added"  # the paper does not state it, or not its setting; the basis says why
+    ADDED = "added"  # the paper omits the claim or its setting; the basis says why we ask
 
 
 @dataclass(frozen=True)

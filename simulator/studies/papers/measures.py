@@ -26,9 +26,9 @@ from ..result import Result
 from ..simulate import run_on
 from .claim import Finding, mean
 
-SAMPLES, POINTS = 50, 1000  # points of a curve, to average a part or all of it
+SAMPLES, POINTS = 50, 1000  # points at which to average a part of a curve, or all of it
 COUNTS = (4, 8, 12, 16)  # HPSGD's numbers of workers
-SCALARS = ("bytes", "settled")  # quantities without an interval over seeds
+SCALARS = ("bytes", "settled")  # quantities with one value for all seeds
 PERIODS, LATENCIES = (1, 4, 8, 12, 16, 20), (0.01, 0.1, 0.3, 1.0)  # DTS's figure 3b
 
 Values = np.ndarray

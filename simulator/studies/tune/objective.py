@@ -35,7 +35,7 @@ from ..result import equal_tokens
 TOKENS, GOODPUT = "loss-at-tokens", "goodput"
 STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
 WEIGHED = ("cost-to-loss", TOKENS)  # chosen by time, money and loss in [tune]
-NEVER = 1e12  # above the value of any run
+NEVER = 1e12  # a value larger than that of any run
 Real = Annotated[float, BeforeValidator(lambda number: math.inf if number is None else number)]
 """A number that becomes null in JSON if it is infinite."""
 FARTHEST = 10.0  # the largest gap, for a diverged run
@@ -249,7 +249,7 @@ def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 
 def _beyond(run: Run, tau: Any, cap: Cap) -> float:
-    """Return by what factor a run communicates too seldom or too late; up to 1 it keeps `cap`.
+    """Return by what factor a run exceeds `cap`, in period or delay; at most 1 if it keeps it.
 
     `tau`: the algorithm's period, if it has one; as a number, the period of a part of the model.
     Runs without collectives (server or gossip) exchange at every step. Updates of a server, and
@@ -319,7 +319,7 @@ class Kind(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-CAP = "with at most {aim.cap.tau} steps between averages and {aim.cap.delay} late"
+CAP = "with at most {aim.cap.tau} steps between averages and {aim.cap.delay} steps of delay"
 GRADIENT = verdict.PACES["seconds_per_gradient"][0]
 TARGET, BUDGET = ("run.target_loss",), ("cost.node_hour", "cost.budget")
 LOSS = ("", "loss {aim.within}", "loss {value} {aim.within}")

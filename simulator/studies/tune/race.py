@@ -28,14 +28,14 @@ if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial
 
 BATCH = 16  # configurations asked for at once
-WHOLE_BATCH = 64  # if all are tried: none then waits for outcomes of others
+WHOLE_BATCH = 64  # if all are tried, because then no proposal depends on earlier outcomes
 PATIENCE = 4  # factor of proposals to trials, because proposals may repeat
 
 FIRST_CUT = 1 / 16  # share of the duration: the first cut while no run has reached the target
-SURE = 3.0  # standard errors by which a mean must be worse
+SURE = 3.0  # a mean is worse if it is so by this many standard errors
 UNKNOWN = 1.0  # spread of differences with fewer than FREEDOM degrees of freedom
 FREEDOM = 8
-DOUBTFUL = 1.5  # times the best value: slower runs stop, whatever a learning curve's error
+DOUBTFUL = 1.5  # runs slower than this times the best value stop, despite errors of curves
 ROUNDED = 0.01  # tolerance of a cut
 NOT_YET = Score(math.inf, 0.0, 0.0)
 

@@ -366,5 +366,5 @@ def ended_short(space: Space, contenders: Sequence[Contender], target: float | N
         return []
     return [
         f"{short} of {len(contenders)} configurations ended at run.steps = "
-        f"{space.scenario.run.steps} before loss {target:g}; with more, one may be best"
+        f"{space.scenario.run.steps} before loss {target:g}; with more steps, one may be best"
     ]

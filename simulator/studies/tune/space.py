@@ -32,7 +32,7 @@ POWERS = (1, 2, 4, 8, 16, 32, 64)
 EVALUATIONS = 1000  # rough number per run, if the scenario does not set run.evaluate_every
 AROUND = (0.25, 0.5, 1, 2, 4)  # factors of the scenario's learning rate
 FRAGMENTS, MORE = 4, 4  # a streaming program's default, and a multiple of it
-LEAST = 3  # steps between fragments, into which an overlap of two fits
+LEAST = 3  # fewest steps between fragments that leave room for an overlap of two
 DEFAULTS: dict[str, tuple[int, ...]] = {
     "tau": POWERS,
     "tau0": POWERS,
@@ -89,7 +89,7 @@ class Entry:
 
     @property
     def suffix(self) -> str:
-        """The part of its name after its program."""
+        """The part of its name after the name of its program."""
         return self.variant + (f" on {self.part.name}" if self.part else "")
 
 
