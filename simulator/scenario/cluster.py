@@ -291,7 +291,7 @@ class Sampling(Section):
     by: Literal["uniform", "availability"] = optional(
         "draw from all, or from available ones", "uniform"
     )
-    over: float = optional("select so many times more; first reports count", 1.0, ge=1, le=1000)
+    over: float = optional("overselection factor; the first reports count", 1.0, ge=1, le=1000)
     deadline: Duration | None = optional("longest wait of a mean, from the start of its round")
 
     @model_validator(mode="after")

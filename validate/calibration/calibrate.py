@@ -30,7 +30,7 @@ HEAD = (
     'A profile of measured runs. A scenario uses it by extends = "THIS FILE"; the keys of the',
     "scenario take precedence. docs/reference/scenario.md explains the keys.",
 )
-CLOSE = 0.01  # largest relative error of a step time that the free numbers would always meet
+CLOSE = 0.01  # a fit with enough free numbers always stays below this relative error
 STAGES = 4  # reading, overheads, laws, checks
 
 

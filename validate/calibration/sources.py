@@ -29,8 +29,8 @@ BYTES = 4  # of a parameter, if the job's telemetry does not state it
 LARGEST = 4e15  # bytes of a model
 TRACES = (".json", ".gz")
 EVENTS = "events.csv"
-LIKE = 1.5  # ratio of sizes below which they do not determine a bandwidth
-APART = 1.25  # ratio of times to those over one link, above which links differ
+LIKE = 1.5  # smaller ratios of two sizes do not determine a bandwidth
+APART = 1.25  # links differ if times exceed those over one link by this factor
 
 
 @dataclass(frozen=True)

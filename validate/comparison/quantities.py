@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def pace(run: Run) -> float:
-    """Return seconds per step after the first tenth of the steps.
+    """Return the seconds per step after the first tenth of the steps.
 
     It counts from the first evaluation after that tenth, but at least over the last interval; nan
     with fewer than two evaluations.
@@ -35,8 +35,8 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
          target: float | None, basis: str = "measured") -> list[Row]:  # fmt: skip
     """Return a row per quantity of an algorithm; `pair` has its summaries.
 
-    Pairs are (predicted, measured). Quantities that neither has are left out. `target`: the loss
-    to reach; `basis`: the name of the second side.
+    Pairs are (predicted, measured). Quantities that neither side has are left out. `target`: the
+    loss to reach; `basis`: the name of the second side.
     """
     seeds = [[run.seed for run in side] for side in runs]
     heavy = any(side["seconds_per_step"].get("estimate") == intervals.MEDIAN for side in pair)

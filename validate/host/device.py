@@ -270,7 +270,7 @@ def used_by_others() -> float | None:
 
 
 def unseen() -> str:
-    """Return that torch sees no GPU, and why if nvidia-smi shows one."""
+    """Describe that torch sees no GPU; give the reason if nvidia-smi shows one."""
     shown, toolkit = len(_ask("gpu=uuid")), torch.version.cuda
     if not shown:
         return "torch sees no GPU here"

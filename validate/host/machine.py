@@ -15,7 +15,7 @@ from . import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-"""Cores that this process may use; a training job never loads the simulator, so counted here."""
+"""Cores that this process may use; counted here, so that a job need not load the simulator."""
 USED = ("user", "nice", "system", "irq", "softirq", "steal")  # share of the cores' seconds
 
 

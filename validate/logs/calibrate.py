@@ -124,7 +124,7 @@ def explain(path: Path, *, allow_paths: bool = False) -> list[str]:
 
 
 def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
-    """Number the conditions in which jobs compute alike; return the numbers and notes.
+    """Number the conditions under which jobs compute equally fast; return numbers and notes.
 
     Jobs of one model share a condition if they name the same machine, or if their logs show that
     they compute alike. A job whose log shows no computing shares the condition of its model.
@@ -156,7 +156,7 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
 
 
 def _law(members: Sequence[Observed]) -> FittedLaws:
-    """Fit a condition's law of computing, of mean 1 s, to its longest log.
+    """Fit a condition's law of compute times, with mean 1 s, to its longest log.
 
     If all logs have only whole steps, their spread includes that of a worker.
     """
@@ -164,7 +164,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
     whole = np.concatenate(best.times)
     if best.computing:
         law = compute_laws.fit([times / float(np.mean(whole)) for times in best.times])
-        # The log determines the mean: the most likely law may have another one.
+        # Keep the mean of the log, because the most likely law may have another one.
         cluster = _parsed(law, {"workers": max(len(best.times), 1)} | law.tables)
         return law.scaled(1 / float(np.mean(Team(cluster, 0.0).mean_compute)))
     spread = 1.4826 * float(np.median(np.abs(whole - np.median(whole)))) / best.pace
@@ -201,7 +201,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
     for seen, number in zip(unknown, fitted.point[LAW + conditions :], strict=True):
         notes.append(
             f"{seen.job.name}: its link is unknown: payloads move as over "
-            f"{profile.rate(GIGABIT / math.exp(number))}, which says nothing of other links"
+            f"{profile.rate(GIGABIT / math.exp(number))}, which says nothing about other links"
         )
     for n in range(conditions):
         members, computing = study.members(n), fitted.draws[:, LAW + n]
@@ -226,7 +226,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
     for seen, predicted in zip(study.observed, fitted.paces, strict=True):
         if abs(missed := predicted / seen.pace - 1) > MISSED:
             notes.append(
-                f"{seen.job.name}: one law of the links misses its pace by {missed:+.1%}; check "
+                f"{seen.job.name}: the law of all links misses its pace by {missed:+.1%}; check "
                 "its link and its machine"
             )
     return notes
@@ -246,7 +246,7 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
     law = study.laws[main].scaled(math.exp(compute))
     network = files.common(jobs)
     overheads, draws = _overheads(fitted, network.get("library") == "gloo")
-    # jobs of several conditions: each draw takes one of them
+    # jobs of several conditions: each draw takes the law of one condition
     numbers = LAW + np.resize(alike, len(fitted.draws))
     times = np.exp(fitted.draws[np.arange(len(numbers)), numbers] - compute).tolist()
     for key in ["", *(f"group.{n}." for n in range(len(law.group)))]:
@@ -257,8 +257,8 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
         for key, (n, table) in product(OF_RATE, enumerate(overheads)):
             del table[key], draws[f"overhead.{n}.{key}"]
     notes += [
-        f"{job.name}: a step computes {profile.seconds(math.exp(fitted.point[LAW + n]))}: not in "
-        "[cluster], which has one law" for n, job in enumerate(firsts) if n not in alike
+        f"{job.name}: a step computes {profile.seconds(math.exp(fitted.point[LAW + n]))}; the one "
+        "law of [cluster] omits this" for n, job in enumerate(firsts) if n not in alike
     ]  # fmt: skip
     libraries = {key: network.get(key, "ideal") for key in ("transport", "library")}
     origin = _origin(jobs) | libraries

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def knows_link(self) -> bool:
-        """Return whether the bandwidth of its network is known."""
+        """Return whether the job states the bandwidth of its network."""
         return bool(LINKS & self.network.keys())
 
     @property
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def slowed(self) -> bool:
-        """Return whether it may compute during collectives on GPUs."""
+        """Return whether it may compute on GPUs while collectives run."""
         return self.scenario.network.library == "nccl" and self.family == "overlapped"
 
 

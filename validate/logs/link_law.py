@@ -141,7 +141,7 @@ class _Job:
 
     def __post_init__(self) -> None:
         self.bucketed = self.scenario.algorithm[0].name == BUCKETED
-        # ratio of a double tree's time to a ring's; any for two or three workers
+        # ratio of a double tree's time to a ring's; any exponent fits two or three workers
         self.by_tree = log(tree(max(self.scenario.cluster.workers, 4)))
         runs = self._runs(np.array([1.0, 0, 0, 0, 0, 1, 1]))
         self.scale = len(runs) / sum(run.seconds["compute"] / run.steps for run in runs)
@@ -180,7 +180,7 @@ class _Job:
         return pace, min(max(share, 0.0), 1.0)
 
     def logged(self, pace: float, communicated: float) -> tuple[float, float]:
-        """Return the same for the steps in the log, of which more, or fewer, wait."""
+        """Return the same for the steps in the log, whose share of waiting steps may differ."""
         communicating = communicated * self.observed.waits
         whole = 1 - communicated + communicating
         return pace * whole, communicating / whole
@@ -255,7 +255,7 @@ class _Law:
         for condition in range(self.count):
             members = [one for one, n in zip(observed, conditions, strict=True) if n == condition]
             shortest = min(members, key=lambda one: one.pace)
-            # if all steps wait, an average may take nearly all of a step
+            # if all steps wait, an average may take nearly the whole step
             wider = max(log(max(shortest.waits, 1.0)), 0.0)
             middle = log(shortest.pace / 2) - wider / 2
             computing.append(Number(middle, COMPUTE_SD + wider, COMPUTE_SD + wider))
@@ -286,12 +286,12 @@ class _Law:
         ]
 
     def unusual(self, theta: Array) -> Array:
-        """Return how far free numbers are from their priors, in standard deviations."""
+        """Return by how many standard deviations free numbers differ from their priors."""
         off: Array = (theta - self.median) / np.where(theta > self.median, self.above, self.below)
         return np.where(self.free, off, 0.0)
 
     def missed(self, theta: Array, shown: Array) -> Array:
-        """Return how far every job's step time is missed, in standard errors."""
+        """Return by how many standard errors the step time of every job is missed."""
         misfits = []
         for job, costs, pace in zip(self.jobs, self.costs(theta, shown), shown[:, 1], strict=True):
             predicted, communicated = job.logged(*job.pace(costs))

@@ -33,9 +33,9 @@ from ..measurement import telemetry_files
 QUANTITIES = ("tokens", "step", "loss", "run")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
-LIKE = 1.2  # times a batch, below which another one shows nothing
+LIKE = 1.2  # smaller ratios of two batches show nothing about the critical batch
 AHEAD, POINTS = 7, 100  # lengths of a log that are drawn, and points of a line
-LEAST = 1e-3  # tokens or samples, of a critical batch
+LEAST = 1e-3  # tokens or samples of a critical batch
 DRIFT = 0.15
 """Standard deviation, as a log, by which a factor of steps after a quarter of a run differs from
 that at its end: of 18 runs of two small GPTs (docs/evidence/validation/learning-curves.md)."""
@@ -47,7 +47,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Given:
-    """Settings that logs lack, listed by run; only `workers` includes the baseline.
+    """Settings that logs lack, one per run; only `workers` includes the baseline.
 
     `columns`: QUANTITY=NAME or RUN:QUANTITY=NAME, with RUN counted from 1; `warmup`: steps, taken
     from the baseline if None.
@@ -323,7 +323,7 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
 
 
 def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
-    """Return a run's value of an option, None if left out. Raises InputError."""
+    """Return the value of an option for one run, None if left out. Raises InputError."""
     if len(values) not in (0, 1, runs):
         raise InputError(
             f"--{name}: {len(values)} values for {runs} runs; write one for all, or one per run"

@@ -101,8 +101,8 @@ def _nccl(text: str) -> Link:
     latency, per_byte = alpha_beta(sizes * share, np.split(lasted * 1e-6 / hops, len(lasted)))
     where = f"{ranks} ranks on {len({*hosts})} host" + "s" * (len({*hosts}) > 1)
     kind = "a ring" if ring else "messages of one hop"
-    note = f"nccl-tests, {where}, {len(sizes)} sizes as {kind}: its slowest link, by the hop"
-    return Link(latency, per_byte, (note, "write workers = one rank each, or a region for a host"))
+    note = f"nccl-tests, {where}, {len(sizes)} sizes as {kind}: measures the slowest link per hop"
+    return Link(latency, per_byte, (note, "let each worker be one rank, or each region one host"))
 
 
 def _iperf(document: dict[str, Any]) -> Link:

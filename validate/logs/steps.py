@@ -40,16 +40,16 @@ class Pattern:
 
     @property
     def period(self) -> int:
-        """Return after how many steps the pattern repeats."""
+        """Return the number of steps after which the pattern repeats."""
         return len(self.waits)
 
     @property
     def share(self) -> float:
-        """Return the share of the steps that wait."""
+        """Return the share of the steps that wait for communication."""
         return float(self.waits.mean())
 
     def upto(self, step: Array) -> Array:
-        """Return how many of the steps 1 to `step` wait."""
+        """Return how many of the steps 1 to `step` wait for communication."""
         counts = np.append(0, np.cumsum(np.roll(self.waits, -1)))
         periods, rest = np.divmod(step, self.period)
         return np.asarray(periods * counts[-1] + counts[rest])
@@ -152,7 +152,7 @@ def observe(job: Job) -> Observed:
 def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     """Leave out regular pauses, such as evaluations and saves.
 
-    Slow steps at irregular distances stay.
+    Slow steps at irregular intervals stay in the log.
     """
     far = log.seconds > FAR * np.quantile(log.seconds, 1 - RARE)
     gaps = np.diff(np.unique(log.step[far]))
@@ -217,6 +217,6 @@ def _one_phase(waits: Array, step: Array, lasted: Array, job: Job) -> tuple[int,
             )
     what = "averages" if waits[shift] else "computes alone"
     return shift, [
-        f"{job.name}: has only every {every}th step, which {what}; the mean of all steps "
-        "follows by the law of the links"
+        f"{job.name}: has only every {every}th step, which {what}; the law of the links "
+        "gives the mean of all steps"
     ]

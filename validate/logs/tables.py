@@ -27,7 +27,7 @@ CLOCK, RESTARTS, EVEN = 5, 0.1, 3.0
 fall; the factor by which growth in both halves may be apart."""
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
 TEXTS = (*NAMES, *(f"{name}.gz" for name in NAMES))
-HEAD = 100_000  # bytes of a trace, that say what its devices are: its events follow
+HEAD = 100_000  # first bytes of a trace, which name its devices; the events follow
 RESUMED = "cut the log where the job resumed"
 AGAIN = f"write one line for each step, and ranks in a column called rank, or {RESUMED}"
 NEEDED = "a log has a column of steps and one of their times, such as step, seconds"
@@ -203,7 +203,7 @@ def _log(
 
 
 def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
-    """Return the quantities to read, and parts of a step whose columns have no unit."""
+    """Return the quantities to read, and the parts of a step whose columns have no unit."""
     parts = [part for part in ("compute", "wait") if part in chosen]
     vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
     wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
@@ -254,7 +254,7 @@ def _steps(
 
 
 def _is_clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> bool:
-    """Return whether values grow evenly except where a job resumed, unlike step times."""
+    """Return whether values grow evenly, as elapsed times do, except where a job resumed."""
     grown = np.diff(values)
     back, forth = same & (grown < 0), same & (grown > 0)
     anew = bool((grown <= -values[:-1] / 2)[back].all())

@@ -57,7 +57,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
     for condition in chosen:
         try:
             result.cells += work.cells(condition)
-        except (InputError, RunError) as error:  # it does not stop the others
+        except (InputError, RunError) as error:  # one failed condition does not stop the others
             result.failed[condition.name] = str(error)
             work.say(f"{condition.name}: left out: {error}")
         page.write(result, Path(report))

@@ -2,7 +2,7 @@
 
 The limits come from runs with known delays: below them seconds per step repeat within 1 %; if the
 run itself uses more than 50 % of the CPU, errors reach 31 %. If other programs used a little of the
-machine, a run counts with a wider interval, because it may have got that much less.
+machine, a run counts with a wider interval, because it may have had that much less of the machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ LATE = 0.05  # share of collectives and messages that took longer than emulated
 def evidence(
     runs: Sequence[MeasuredRun], scenario: Scenario, foreign_gpu: float = 0.0
 ) -> dict[str, Any]:
-    """Return the machine's load during runs, and whether they count.
+    """Return the machine's load during runs, and whether the runs count as evidence.
 
     `own_cpu`, `foreign_cpu`: shares of the cores used by the run and by other programs; `late`:
     share of collectives and messages that took longer than emulated; `observing`: share of the time

@@ -108,7 +108,7 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarra
         exposed, latest = [], start
         within = slice(bisect_left(begins, start), bisect_left(begins, end))
         for (begin, over), size in collectives[within]:
-            since = max(begin, latest)  # earlier ones were under way before
+            since = max(begin, latest)  # earlier ones began before the first step
             until = max(min(over, end), since)
             exposed.append((max(until - since - (busy(until) - busy(since)), 0.0), size))
             latest = max(latest, over)
@@ -159,7 +159,7 @@ def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
         return lambda at: 0.0
     starts, ends = np.array(sorted(intervals)).T
     ends = np.maximum.accumulate(ends)
-    starts[1:] = np.maximum(starts[1:], ends[:-1])  # each adds its uncovered part
+    starts[1:] = np.maximum(starts[1:], ends[:-1])  # the part that no earlier one covers
     ends = np.maximum(ends, starts)
     edges = np.column_stack([starts, ends]).ravel()
     seconds = np.cumsum(np.column_stack([np.zeros(len(starts)), ends - starts]).ravel())

@@ -48,7 +48,7 @@ PARTS = [
     {"name": "hpsgd", "label": "question"},
     {"name": "ssgd", "label": "groups made again"},
 ]
-UNTIMED = "question"  # its answers, and thus losses, depend on time
+UNTIMED = "question"  # its answers, and thus the losses, depend on timing
 PRIVATE = re.compile(r"(?<![\w/])/[\w.+~-]+(/[\w.+~-]+)*/?")  # a path
 
 

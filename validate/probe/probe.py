@@ -32,13 +32,13 @@ COMPRESSED = 2**20  # bytes of vectors for timing codecs, besides the model's
 LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed only on its size
 REPEATS = 9  # repetitions of each codec; the first is warm-up
 STEPS = 20  # means of each of three kinds
-DELAY = 0.020  # seconds of an emulated mean; of a message, half of it
+DELAY = 0.020  # seconds of an emulated mean; an emulated message takes half of that
 SHORTEST = 0.025  # seconds of a stretched step
 BUSY = 0.25  # share of the cores that gradients may use in a stretched step
 LONG = 3  # factor by which every fourth step is longer
 PER_CORE = 16  # workers
 COMPUTING = 0.5  # seconds
-PAUSE = 0.05  # seconds, after which a core's caches have other contents, as after a step
+PAUSE = 0.05  # pauses of these seconds, after which caches have other contents, as after a step
 
 
 def probe(  # noqa: PLR0913 - the options of the command
@@ -94,7 +94,7 @@ def _scenario(table: dict[str, Any], folder: Path) -> Scenario:
 
 
 def _gradient(settings: dict[str, Any], device: str) -> tuple[int, float]:
-    """Return the number of parameters, and roughly the seconds of a gradient."""
+    """Return the number of parameters, and a rough estimate of a gradient's seconds."""
     cluster = {"workers": 1, "compute": "1 s"}
     table = {"cluster": cluster, "algorithm": [{"name": "psgd", "lr": 0.1}]}
     objective = settings | {"kind": "torch", "device": device}

@@ -56,7 +56,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     events = np.concatenate([record.events for record in averaging])
     parameters = tasks[0].algorithm.parameters
     n, together = parameters["steps"], parameters["together"]
-    together += 3 * n  # the last step that all workers take
+    together += 3 * n  # the last step that all workers take together
     stretched = _steps(events, 0, 3 * n)
     steps = stretched[stretched["kind"] == STEP]
     drawn = steps["due"] - steps["start"]
@@ -100,7 +100,7 @@ def codecs(task: TrainingTask) -> list[dict[str, str]]:
 
 
 def _blocks(events: Array) -> list[tuple[float, float]]:
-    """Return seconds before an all-reduce was issued, and after its result.
+    """Return the seconds before an all-reduce was issued, and those after its result.
 
     Computing between the two rounds of a codec counts as after.
     """

@@ -26,7 +26,7 @@ def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
     devices = [] if device.type == "cpu" else [device.index]
     kind = "cuda" if device.type == "cpu" else device.type
     with SEEDED, torch.random.fork_rng(devices=devices, device_type=kind):
-        # not torch.manual_seed, which seeds every device
+        # torch.manual_seed would seed every device
         torch.default_generator.manual_seed(key)
         for index in devices:
             generators(device)[index].manual_seed(key)

@@ -1,4 +1,4 @@
-"""Tell time from a run's start, and wait precisely."""
+"""Measure time from a run's start, and wait precisely."""
 
 import ctypes
 import signal

@@ -134,10 +134,10 @@ class Mailbox:
                 packed = packing.read(heads[int(number)], body, self.device)
                 self._post(peer, buffer, posted)
                 payload = packing.put_together(packed)
-            except Exception as error:  # raised when a message is awaited
+            except Exception as error:  # raised again when the program waits for a message
                 self.failure = error
                 break
-            self.clock.begun.wait()  # before that, its time would be wrong
+            self.clock.begun.wait()  # a message received before the start would have a wrong time
             with self._changed:
                 if isnan(transit):
                     transit = max(0.0, self.clock.now() - sent)
@@ -196,7 +196,7 @@ class Mailbox:
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
 
     def _is_over(self, source: int) -> bool:
-        """Return whether no message of `source` is in transit, and none will follow."""
+        """Return whether no message of `source` is in transit and none will follow."""
         coming = any(source in (ANY, message.sender) for message in self._arriving)
         over = self.ended == self.peers if source == ANY else source in self.ended
         return over and not coming

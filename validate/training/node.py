@@ -200,7 +200,7 @@ class RealNode(TensorNode):
         self.events.append((self.rank, kind, self.step, start, self.now, *due, size))
 
     def _coast(self, now: float) -> None:
-        """Go on without computing, past the end, to a collective in which others may wait."""
+        """After the end, go on without computing to a collective in which others may wait."""
         self._coasting = True
         if now > self._limits.deadline + self._limits.patience:
             raise ProgramError(
@@ -431,7 +431,7 @@ class RealNode(TensorNode):
         return message.payload
 
     def _account_wait(self, message: Message, begin: float) -> None:
-        """Account for a wait since `begin`: transit both ways counts as communication."""
+        """Count the wait since `begin`; transit both ways counts as communication."""
         sent = message.due - message.transit
         self._note(events.TAKE, begin, (sent, message.due), message.size)
         there = max(0.0, self._sent[message.sender] + message.there - begin)
@@ -467,7 +467,7 @@ class RealNode(TensorNode):
             self._stopped = True
 
     def _account_idle(self, begin: float, joined: float) -> None:
-        """Account for a wait: for other nodes up to `joined` (s), then for the network."""
+        """Count a wait as one for other nodes up to `joined` (s), then as one for the network."""
         now = self.now
         joined = min(max(joined, begin), now)
         self.waited += joined - begin

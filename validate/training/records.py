@@ -120,7 +120,7 @@ class Recorder:
             try:
                 if self._failure is None:
                     self._keep(*item)
-            except Exception as error:  # raised again in the program's thread
+            except Exception as error:  # `see` raises it again in the program's thread
                 self._failure = error
             self.observing += time.thread_time() - begin
 

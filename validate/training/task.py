@@ -28,7 +28,7 @@ from .node import Limits, RealNode, Role
 from .packing import TensorMeter
 from .records import Account, Recorder
 
-HEADSTART = 0.05  # seconds from agreeing on the start to the start
+HEADSTART = 0.05  # seconds between agreeing on a start and the start itself
 COUNTING = 0.02  # seconds between updates of the workers' common step count
 REHEARSALS = 3  # repetitions of each collective in the warm-up
 SUMMED = torch.float16, torch.float64  # dtypes of means besides that of the parameters
@@ -99,7 +99,7 @@ class TaskProcess:
         self._network = network(scenario, task.seed, self.rank)
         source = learner.learner(goal, self.rank) if self.rank < self.workers else None
         nothing = self._nothing = self._start[:0]
-        self._learns = not isinstance(goal.start, complex)  # else it has no parameters
+        self._learns = not isinstance(goal.start, complex)  # else the objective has no parameters
         self._buffers: Callable[[], Tensor] = source.buffers if source else lambda: nothing
         watched = program.averages or self.rank == 0  # whether this node's parameters are evaluated
         if program.server is not None:
@@ -191,7 +191,7 @@ class TaskProcess:
         for _ in range(self._scenario.validation.warm_up):
             source.tensors(self._start)  # the run repeats these mini-batches
         if not (self._limits.meets or self._limits.completes or self._program.gossips):
-            return  # it exchanges at most messages with a server
+            return  # such a node exchanges at most messages with a server
         piece = torch.zeros(min(self._start.nbytes, GATHERED), dtype=torch.uint8)
         totals = [self._start.to(dtype) for dtype in (self._start.dtype, *SUMMED)]
         for _ in range(REHEARSALS):  # NCCL prepares each dtype on first use

@@ -31,7 +31,7 @@ THREADS = 16  # gloo's collectives of one group that run at once; others queue
 TASKS = Path("/proc/self/task")
 GUARDED = 0.1  # share of the time limit between checks of waits that cannot be interrupted
 GLANCE = timedelta(seconds=0.5)  # seconds between looks during a collective of gloo
-FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
+FOREVER = 1e7  # seconds: quiet peers have not failed, and the launcher sees dead ones
 
 Make = Callable[[], Tensor]
 Works = list[Any]
