@@ -28,13 +28,10 @@ from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
 from . import table_of
 
-YOURS = "YOUR_LEARNING_RATE"  # undefined, so that the code stops there
 TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "targets.toml").read_text("utf-8")
 )
-RATES, OPTIMIZERS, REFUSED, SETTINGS = (
-    TARGETS.pop(key) for key in ("rates", "optimizers", "refused", "settings")
-)
+OPTIMIZERS, REFUSED, SETTINGS = (TARGETS.pop(key) for key in ("optimizers", "refused", "settings"))
 
 
 def _merged(parts: Sequence[Any]) -> dict[str, Any]:
@@ -125,9 +122,7 @@ def kind(piece: Any) -> str:
 
 RULES: dict[str, Callable[[Any, Pick], bool]] = {
     "any": lambda value, pick: True,
-    "rates": lambda value, pick: getattr(value, "schedule", "") in RATES,
-    "torch": lambda value, pick: kind(value) in OPTIMIZERS["torch"],
-    "titan": lambda value, pick: kind(value) in OPTIMIZERS["titan"],
+    "torch": lambda value, pick: kind(value) in OPTIMIZERS,
     "one number": lambda value, pick: isinstance(value, FixedPeriod),
     "divides tau": lambda value, pick: pick.algorithm.parameters["tau"] % value == 0,
     "one in flight": lambda value, pick: (
@@ -197,7 +192,7 @@ class Emitted:
 
 
 def emit(target: str, pick: Pick) -> Emitted:
-    """Return the files that run a pick; refuse one that would train differently."""
+    """Return the lines that run a pick around the user's loop; refuse unequal training."""
     if target not in TARGETS:
         raise InputError(f"emit {target}: unknown; {nearest(target, TARGETS, 'write one of')}")
     framework, label = TARGETS[target], pick.algorithm.label
@@ -207,7 +202,7 @@ def emit(target: str, pick: Pick) -> Emitted:
         first = f"emit {target}: {label}: differs from {framework['version']}:"
         lines = [first, *differences, remedy]
         raise InputError("\n  ".join(lines))
-    values = _values(pick, OPTIMIZERS[framework["optimizers"]], framework["version"])
+    values = _values(pick, framework["version"])
     rendered = {name: _render(file, values) for name, file in framework["files"].items()}
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
@@ -222,31 +217,54 @@ def emit(target: str, pick: Pick) -> Emitted:
             f"a worker is {pick.devices} devices: shard the model among them (FSDP), or average "
             "their gradients; this code only averages between workers"
         )
-    if _rateless(pick):
-        notes.append(f"the scenario sets no learning rate: replace {YOURS} by yours")
+    notes.append(framework["unrun"])
     return Emitted(target, label, rendered, tuple(notes))
 
 
-def _rateless(pick: Pick) -> bool:
-    """Return whether only the user knows the learning rate."""
-    alone = isinstance(pick.scenario.objective, NoObjective | LearningCurve)
-    return alone and "lr" not in pick.algorithm.written
+def _settings(pick: Pick) -> dict[str, Any]:
+    """Return the settings that the user's optimizer must have, by their names in torch.
+
+    They are empty if the losses are those of the user's own recipe, or if there are none.
+    """
+    parameters, rate = pick.algorithm.parameters, pick.algorithm.parameters["lr"]
+    stated = not isinstance(pick.scenario.objective, NoObjective | LearningCurve)
+    constant = rate.schedule == "constant" and (stated or "lr" in pick.algorithm.written)
+    settings: dict[str, Any] = {"lr": rate.value} if constant else {}
+    numbers = _numbers(inner := parameters.get("inner", parameters.get("momentum")))
+    if stated and kind(inner) == "adamw":
+        settings["betas"] = numbers["beta1"], numbers["beta2"]
+        settings |= {"eps": numbers["epsilon"], "weight_decay": numbers["weight_decay"]}
+    elif stated:
+        momentum, nesterov = numbers.get("mu", 0.0), kind(inner) == "nesterov"
+        settings |= {"momentum": momentum, "nesterov": nesterov, "weight_decay": 0.0}
+    return settings
 
 
-def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str, Any]:
+def _recipe(pick: Pick) -> list[str]:
+    """Return what must hold of the user's recipe, a line of a comment for each part."""
+    objective, algorithm = pick.scenario.objective, pick.algorithm
+    if isinstance(objective, NoObjective):
+        return ["any optimizer, rate and clipping: only times are predicted"]
+    lines = [f"{key} = {_comment(str(value))}" for key, value in _settings(pick).items()]
+    if isinstance(objective, LearningCurve):
+        return [*lines, "the optimizer, schedule, batch and clipping of the run with these losses"]
+    if "lr" not in _settings(pick):
+        lines.append(f"lr: {_comment(str(algorithm.written.get('lr', 'as in [optimizer]')))}")
+    if batch := getattr(objective, "batch", None):
+        lines.append(f"{batch} samples in a batch of one worker")
+    return [*lines, "gradients that are not clipped"]
+
+
+def _values(pick: Pick, version: str) -> dict[str, Any]:
     """Return values for the templates: parameters as Python code or numbers."""
     parameters = pick.algorithm.parameters
-    rate = parameters["lr"]
     plain = {
         key: value.value if isinstance(value, FixedPeriod) else value
         for key, value in parameters.items()
     }
-    inner = parameters.get("inner", parameters.get("momentum"))
     outer = parameters.get("outer")
     if "outer_momentum" in parameters:
         outer = Nesterov(parameters["outer_momentum"])
-    constant = rate.schedule == "constant"
-    always = YOURS if _rateless(pick) else rate.value if constant else "rate(1)"
     return plain | {
         "label": _comment(pick.algorithm.label),
         "title": _comment(pick.scenario.title or pick.scenario.file),
@@ -256,20 +274,15 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "workers": pick.scenario.cluster.workers,
         "devices": pick.devices,
         "accumulation": pick.scenario.cluster.accumulation,
-        "optimizer": _constructor(optimizers, inner, always),
-        "rate": "" if constant else RATES[rate.schedule].format(**_numbers(rate)),
-        "stateful": kind(inner) != "identity",
+        "settings": _settings(pick),
+        "recipe": _recipe(pick),
+        "stateful": kind(parameters.get("inner", parameters.get("momentum"))) != "identity",
         "outer_kind": kind(outer),
         "outer_mu": getattr(outer, "mu", 0.0),
-        "outer": _constructor(optimizers, outer, parameters.get("outer_lr", 1.0), "parameters"),
+        "outer": OPTIMIZERS.get(kind(outer), "").format(
+            of="parameters", lr=parameters.get("outer_lr", 1.0), **_numbers(outer)
+        ),
     }
-
-
-def _constructor(
-    optimizers: Mapping[str, str], transform: Any, lr: Any, of: str = "model.parameters()"
-) -> str:
-    """Return the call that makes a transform's optimizer; empty without one."""
-    return optimizers.get(kind(transform), "").format(of=of, lr=lr, **_numbers(transform))
 
 
 def _comment(text: str) -> str:

@@ -4,19 +4,18 @@ import ast
 import importlib.util
 import json
 import re
+import warnings
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from paceline.command_line import run
 from paceline.deploy.emit.emit import (
     OPTIMIZERS,
     PROGRAMS,
-    RATES,
     REFUSED,
     TARGETS,
     Pick,
@@ -27,7 +26,6 @@ from paceline.deploy.emit.emit import (
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
-from paceline.simulator.programs.pieces.schedule import SCHEDULES
 from paceline.simulator.programs.pieces.transform import TRANSFORMS
 from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import DIGITS, scenario
@@ -93,54 +91,28 @@ def test_an_outer_optimizer_is_never_dropped(outer):
     assert "averaging = LocalSGD(" in plain
 
 
-def test_a_rate_that_no_scenario_sets_is_said():
+def test_the_recipe_stays_and_is_checked():
+    """No optimizer, rate or clipping of ours; what the prediction assumes is compared."""
+    for target in ("accelerate", "torchft", "paddle", "flower"):
+        code = "".join(emit(target, pick(LOCAL)).files.values())
+        assert not re.search(r"(optim|optimizer)\.(SGD|AdamW|Momentum)\(", code)
+        assert "clip" not in code.partition("import")[2]
+    names = {}
+    (code,) = emit("accelerate", pick(DILOCO | {"name": "local-sgd", "lr": 0.2})).files.values()
+    exec(code.partition("from accelerate.local_sgd")[0] + code[code.index("SETTINGS") :], names)
+    group = {"lr": 0.2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        names["check"](SimpleNamespace(param_groups=[group]))
+    with pytest.warns(UserWarning, match=r"weight_decay = 0\.1"):
+        names["check"](SimpleNamespace(param_groups=[group | {"weight_decay": 0.1}]))
     table = pick(LOCAL).scenario.table | {"objective": {"kind": "none"}}
     world = parse({key: value for key, value in table.items() if key != "optimizer"})
-    assert "by yours" in emit("torchft", Pick(world, world.algorithm[0])).notes[0]
-    assert not emit("torchft", pick(LOCAL)).notes
+    (code,) = emit("torchft", Pick(world, world.algorithm[0])).files.values()
+    assert "SETTINGS = {}" in code
 
 
-positive = st.floats(1e-4, 1.0)
-steps = st.lists(st.integers(1, 90), min_size=1, max_size=4, unique=True).map(sorted)
-
-
-@given(
-    st.one_of(
-        st.builds(dict, schedule=st.just("constant"), value=positive),
-        st.builds(dict, schedule=st.just("steps"), start=positive, factor=positive, at=steps),
-        steps.flatmap(
-            lambda at: st.builds(
-                dict,
-                schedule=st.just("piecewise"),
-                values=st.lists(positive, min_size=len(at) + 1, max_size=len(at) + 1),
-                at=st.just(at),
-            )
-        ),
-        st.builds(
-            dict, schedule=st.just("linear"), start=positive, end=positive, steps=st.integers(1, 99)
-        ),
-        st.builds(
-            dict,
-            schedule=st.just("warmup-cosine"),
-            peak=st.just(1.0),
-            start=positive,
-            end=positive,
-            warmup=st.integers(0, 9),
-            steps=st.integers(10, 99),
-        ),
-    )
-)
-def test_the_emitted_rate_is_the_schedule(table):
-    schedule = SCHEDULES.read(table)
-    names = {}
-    exec("from bisect import bisect_left\nfrom math import pi, sin", names)
-    code = RATES[schedule.schedule].format(**asdict(schedule))
-    assert [eval(code, names, {"step": k}) for k in range(1, 120)] == list(
-        map(schedule, range(1, 120))
-    )
-
-
-@looped("kind", OPTIMIZERS["torch"])
+@looped("kind", OPTIMIZERS)
 def test_torchs_optimizers_step_as_our_transforms(kind):
     import torch
 
@@ -149,7 +121,7 @@ def test_torchs_optimizers_step_as_our_transforms(kind):
     transform = TRANSFORMS.read({"kind": kind, **table, **(adamw if kind == "adamw" else {})})
     x, parameter = np.ones(3), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
     optimizer = eval(
-        OPTIMIZERS["torch"][kind].format(of="[parameter]", lr=0.1, **asdict(transform)),
+        OPTIMIZERS[kind].format(of="[parameter]", lr=0.1, **asdict(transform)),
         {"torch": torch, "parameter": parameter},
     )
     state = transform.init(x)
@@ -160,7 +132,6 @@ def test_torchs_optimizers_step_as_our_transforms(kind):
         parameter.grad = torch.tensor(gradient)
         optimizer.step()
     np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=1e-12)
-    assert kind in OPTIMIZERS["paddle"]
 
 
 @looped("target", TARGETS)
@@ -207,7 +178,7 @@ def test_a_pick_is_that_of_a_scenario_or_a_run_directory(folder, capsys, monkeyp
     assert run(["emit", "accelerate", "runs/tune", "--algorithm", "local-sgd tau=8 lr=1.0"]) == 0
     code = capsys.readouterr().out
     assert "SWITCH, TAU = 0, 8" in code
-    assert "lr=1.0" in code
+    assert "lr = 1.0" in code
     ast.parse(code)
     assert run(["emit", "accelerate", "runs/tune", "--algorithm", "local-sgd tau=9"]) == 2
     assert "was not tried" in capsys.readouterr().err

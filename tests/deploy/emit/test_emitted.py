@@ -1,15 +1,17 @@
 """Emitted code, run in its framework for 100 steps, gives the parameters of our own engine."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from paceline.deploy.emit.emit import Pick, emit
+from paceline.deploy.emit.emit import OPTIMIZERS, Pick, emit, kind
 from paceline.simulator.programs import catalogue
 from tests.deploy.emit import worker
 from tests.helpers import replay
@@ -59,6 +61,18 @@ def picked(table):
     return Pick(world, world.algorithm[0])
 
 
+def write(target, pick, folder):
+    """Write the emitted code, and the recipe of the user's script."""
+    emit(target, pick).save(folder, overwrite=False)
+    parameters = pick.algorithm.parameters
+    local = parameters.get("inner", parameters.get("momentum"))
+    numbers = {} if kind(local) == "identity" else asdict(local)
+    recipe = {"kind": kind(local), "numbers": numbers}
+    recipe["call"] = OPTIMIZERS[kind(local)].format(of="of", lr="lr", **numbers)
+    recipe["rates"] = [parameters["lr"](step) for step in range(1, worker.STEPS + 1)]
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+
+
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("target", "table"), CASES, ids=lambda value: str(value)[:60])
 def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
@@ -66,7 +80,7 @@ def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     pick = picked(table)
-    emit(target, pick).save(tmp_path, overwrite=False)
+    write(target, pick, tmp_path)
     command = [sys.executable, str(Path(worker.__file__)), target, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -87,7 +101,7 @@ def test_an_attached_diloco_is_torchfts(tmp_path):
     from tests.deploy import loops
 
     table = DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}
-    emit("torchft", picked(table)).save(tmp_path, overwrite=False)
+    write("torchft", picked(table), tmp_path)
     command = [sys.executable, str(Path(worker.__file__)), "torchft", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

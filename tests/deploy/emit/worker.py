@@ -5,6 +5,7 @@ Paceline is imported, as a user's script would not.
 """
 
 import importlib.util
+import json
 import os
 import runpy
 import socket
@@ -115,9 +116,36 @@ def numbers(model):
     return [parameter.detach().numpy() for parameter in model.parameters()]
 
 
+RECIPE = {}
+
+
+def torch_optimizer(model):
+    """Return the optimizer of the user's script."""
+    import torch
+
+    names = {"torch": torch, "of": model.parameters(), "lr": RECIPE["rates"][0]}
+    return eval(RECIPE["call"], names)
+
+
+def set_rate(optimizer, step):
+    for group in optimizer.param_groups:
+        group["lr"] = RECIPE["rates"][step - 1]
+
+
 def accelerate(folder, rank, code):
+    from accelerate import Accelerator
+
     model, loss_of = torch_model()
-    save(folder, rank, numbers(code["train"](model, batches(rank), loss_of, cpu=True)))
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(model, torch_optimizer(model))
+    with code["program"](accelerator, model, optimizer) as taken:
+        for step, data in enumerate(batches(rank), 1):
+            set_rate(optimizer, step)
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(model, data))
+            optimizer.step()
+            taken()
+    save(folder, rank, numbers(accelerator.unwrap_model(model)))
     sys.modules["torch"].distributed.destroy_process_group()
 
 
@@ -134,30 +162,45 @@ def own_store(rank):
 def torchft(folder, rank, code):
     store = own_store(rank)
     model, loss_of = torch_model()
-    save(folder, rank, numbers(code["train"](model, batches(rank), loss_of)))
+    optimizer = torch_optimizer(model)
+    with code["program"](model, optimizer) as run:
+        for step, data in enumerate(batches(rank), 1):
+            set_rate(optimizer, step)
+            run.optimizer.zero_grad()
+            loss_of(run.model, data).backward()
+            run.optimizer.step()
+            run.taken()
+    save(folder, rank, numbers(model))
     del store
 
 
 def torchtitan(folder, rank, code):
     """Run what torchtitan's trainer does for the pick; the trainer itself needs Triton."""
+    from torchtitan.components.optimizer import LRSchedulersContainer, ParamGroupConfig
     from torchtitan.experiments.torchft.manager import maybe_semi_sync_training
+    from torchtitan.experiments.torchft.optimizer import TorchFTOptimizersContainer
 
     store = own_store(rank)
     model, loss_of = torch_model()
     config = types.SimpleNamespace(
-        training=types.SimpleNamespace(max_norm=1.0),
         debug=types.SimpleNamespace(seed=None),
         model_spec=types.SimpleNamespace(fragment_fn=lambda net, *_: [only(net.a), only(net.b)]),
     )
     config = code["configure"](config)
-    assert config.training.max_norm == float("inf")
+    given = {"lr": RECIPE["rates"][0], "eps": RECIPE["numbers"]["epsilon"]}
+    given["betas"] = RECIPE["numbers"]["beta1"], RECIPE["numbers"]["beta2"]
+    given["weight_decay"] = RECIPE["numbers"]["weight_decay"]
+    group = ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=given)
+    container = TorchFTOptimizersContainer.Config(param_groups=[group], implementation="for-loop")
     ours = replace(config.fault_tolerance, replica_id=rank)
     manager = ours.build()
-    config.optimizer.implementation = "for-loop"
-    optimizer = config.optimizer.build(model_parts=[model], ft_manager=manager)
+    optimizer = container.build(model_parts=[model], ft_manager=manager)
+    for state in (state for one in optimizer.optimizers for state in one.state.values()):
+        state["step"].zero_()  # torchtitan makes the state by a step at a rate of 0, which counts
     fragment_fn = config.model_spec.fragment_fn if ours.num_fragments > 1 else None
     averaging = maybe_semi_sync_training(ours, manager, model, 0, optimizer, fragment_fn)
-    schedule = config.lr_scheduler.build(optimizers=optimizer, training_steps=STEPS)
+    constant = LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0)
+    schedule = constant.build(optimizers=optimizer, training_steps=STEPS)
     with averaging:
         for data in batches(rank):
             optimizer.zero_grad()
@@ -196,7 +239,27 @@ def paddle(folder, rank, code):
         inputs, targets = map(paddle.to_tensor, data)
         return paddle.mean((model(inputs) - targets) ** 2)
 
-    model = code["train"](Net(), batches(rank), loss_of)
+    def optimizer_of(model):
+        numbers, of = RECIPE["numbers"], {"parameters": model.parameters()}
+        rate = RECIPE["rates"][0]
+        if RECIPE["kind"] == "adamw":
+            betas = numbers["beta1"], numbers["beta2"], numbers["epsilon"]
+            decay = numbers["weight_decay"]
+            return paddle.optimizer.AdamW(rate, *betas, weight_decay=decay, **of)
+        if not numbers:
+            return paddle.optimizer.SGD(rate, **of)
+        nesterov = RECIPE["kind"] == "nesterov"
+        return paddle.optimizer.Momentum(rate, numbers["mu"], use_nesterov=nesterov, **of)
+
+    model = Net()
+    with code["program"](model, optimizer_of) as run:
+        for step, data in enumerate(batches(rank), 1):
+            with run.local():
+                loss_of(run.model, data).backward()
+            run.optimizer.set_lr(RECIPE["rates"][step - 1])
+            run.optimizer.step()
+            run.optimizer.clear_grad()
+            run.taken()
     save(folder, rank, [parameter.numpy() for parameter in model.parameters()])
 
 
@@ -247,8 +310,15 @@ def task():
     """Return the module that a user of Flower writes."""
     module = types.ModuleType("task")
     module.make_model = lambda: torch_model()[0]
+    module.make_optimizer = torch_optimizer
     module.loss_of = torch_model()[1]
     module.batches = batches
+
+    def take_step(model, optimizer, step):
+        set_rate(optimizer, step)
+        optimizer.step()
+
+    module.take_step = take_step
     module.samples = SAMPLES.__getitem__
     return module
 
@@ -263,6 +333,7 @@ def free_ports(count):
 
 def work(target, folder, rank):
     sys.meta_path.insert(0, StandIn(UNUSED.get(target, ())))
+    RECIPE.update(json.loads((folder / "recipe.json").read_text()))
     if target == "flower":
         sys.modules["task"] = task()
     (file,) = islice(folder.glob("*.py"), 1)
