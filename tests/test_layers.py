@@ -44,7 +44,7 @@ MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcome
 
 LINES = """
     paceline/*.py              1180   19 commands with their options, and what --explain adds
-    paceline/deploy            3380   sessions that notice what leaves them, steering, watching
+    paceline/deploy            3600   sessions with islands of processes, steering, watching
     simulator/*.py              540   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           760   membership and failures as laws and traces
     simulator/distributions    1130   ten families and their order statistics
@@ -58,9 +58,9 @@ LINES = """
     simulator/results          5260   intervals from published residuals, models of error, verdict
     simulator/scenario         2850   every key with its description; kinds of hardware by name
     simulator/studies          7310   search and sweep by time at equal loss, fit, four papers
-    validate                  12140   real training, logs, calibration and the matrix
+    validate                  12160   real training, logs, calibration and the matrix
     docs                        660   what generates pages
-    tests                     38340   random scenarios, sessions, published rows, and tests/lab
+    tests                     38590   random scenarios, sessions, published rows, and tests/lab
 """
 WORDS = 110_000  # of README.md and docs/
 ARGUMENTS = 21  # functions that take more of them than ruff allows

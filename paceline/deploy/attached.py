@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from paceline.simulator.engines import payloads
 from paceline.simulator.errors import ProgramError, RunError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
@@ -24,7 +25,7 @@ from paceline.validate.training.node import TensorNode
 from paceline.validate.training.transport import GLANCE
 
 from .checkpoint import Freezer
-from .live import LiveParameters
+from .live import LiveParameters, ShardedParameters
 from .local_steps import Reached, Shift, UserRate, UserSteps
 from .transport import Transport
 
@@ -131,6 +132,15 @@ class AttachedNode(TensorNode):
         """Let the loop compute a gradient; return its pieces, which serve as handles."""
         return self.cut(await self.gradient(x), pieces)
 
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
+        """Cut a vector into pieces; a shard where the whole vector would be cut."""
+        if not isinstance(self.live, ShardedParameters):
+            return super().cut(vector, pieces)
+        whole = sum(one.numel() for one in self.live.parameters)
+        ends = self.live.ends(payloads.splits(pieces, whole))
+        parts: Sequence[Vector] = vector.tensor_split(ends)[::-1]
+        return parts
+
     def leap(self, transform: Any) -> Any:
         """Return the effect that runs a local phase in place with the user's optimizer."""
         inner = transform.inner if isinstance(transform, Proximal) else transform
@@ -143,11 +153,10 @@ class AttachedNode(TensorNode):
         _, transform, tau = phase
         done, local = 0, self._local
         assert local is not None
+        if self.saved is not None:
+            (k, done), x = self.saved["phase"], self.saved["x"]
         vector = self.live.enter(x, free=x is self._landed and transform is local)
         self._landed = None
-        if self.saved is not None:
-            k, done = self.saved["phase"]
-            vector.copy_(self.saved["x"])
         while True:
             self._phase = k, done
             await GRADIENT
@@ -320,7 +329,7 @@ class AttachedNode(TensorNode):
                 "gradients there, or in `descend` with the transform of its parameters "
                 "(docs/how-to/add-an-algorithm.md)"
             )
-        freeze, variables = self._freezer(self.live.at).freeze, self._frame.f_locals
+        freeze, variables = self._freezer(self.live.now()).freeze, self._frame.f_locals
         excluded = "_me", "_codec", "_xp"
         return {
             "x": self.live.at,

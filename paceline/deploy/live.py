@@ -4,11 +4,15 @@ import ctypes
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import accumulate
+from math import prod
 from typing import Any, NoReturn
 from weakref import ref
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -57,17 +61,17 @@ class LiveParameters(Flat):
     `at`: the vector behind their views. It is either the program's vector, which nothing may
     change, or `vector`, which the optimizer changes in place (None once it belongs to the program).
     `others`: the model's untrained parameters, such as frozen ones. `own_gradient`: a reference to
-    the last step's gradient.
+    the last step's gradient. `island`: the processes that hold one model; none: each has its own.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, island: frozenset[int]) -> None:
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        _demand_plain(model, trained)
+        _demand_whole(model, trained, island)
         super().__init__(model, trained)
         self.at, self._optimizer = self.start, optimizer
         self._names = {id(one): name for name, one in model.named_parameters()}
         self._trained = {id(parameter) for parameter in self.parameters}
-        self.others = [one for one in model.parameters() if id(one) not in self._trained]
+        self.others = local([one for one in model.parameters() if id(one) not in self._trained])
         ends = accumulate(self._sizes, initial=0)
         self._places = [
             (parameter, end * parameter.element_size(), parameter.shape)
@@ -82,7 +86,10 @@ class LiveParameters(Flat):
         self.taken: Callable[[], Tensor | None] = lambda: None  # the source of the copy `vector`
         inside = [module.module for module in model.modules() if isinstance(module, Wrapper)]
         self._silence = Silence()
-        self._hooks = [part.register_forward_pre_hook(self._silence) for part in (model, *inside)]
+        self._hooks: list[Any] = [
+            part.register_forward_pre_hook(self._silence)
+            for part in (() if island else (model, *inside))
+        ]
         self._hooks.append(register_module_parameter_registration_hook(self._note))
         self._hooks.append(register_module_module_registration_hook(self._note))
 
@@ -91,11 +98,10 @@ class LiveParameters(Flat):
 
     def check(self, may_freeze: bool) -> None:
         """Raise InputError for a trained parameter that the session does not average."""
-        base = self.at.data_ptr()
-        for one, offset, shape in self._places:
-            if one.data_ptr() != base + offset or one.shape != shape:
-                self._refuse(one, "has new storage, which is not averaged (after model.double()?)")
-            if not (may_freeze or one.requires_grad):
+        for one in self._moved():
+            self._refuse(one, "has new storage, which is not averaged (after model.double()?)")
+        for one in self.parameters if not may_freeze else ():
+            if not one.requires_grad:
                 self._refuse(one, "was frozen, but the program still changes it")
         if self._registered or any(one.grad is None for one in self.parameters):
             self._check_members()
@@ -103,6 +109,12 @@ class LiveParameters(Flat):
             for one in group["params"]:
                 if id(one) not in self._trained and (one.requires_grad or one.grad is not None):
                     self._refuse(one, "now trains, but is not averaged")
+
+    def _moved(self) -> Iterable[Tensor]:
+        base = self.at.data_ptr()
+        for one, offset, shape in self._places:
+            if one.data_ptr() != base + offset or one.shape != shape:
+                yield one
 
     def _check_members(self) -> None:
         present = {id(one): one for one in self.module.parameters()}
@@ -139,6 +151,10 @@ class LiveParameters(Flat):
             super().go_to(x)
         self.at = x
 
+    def now(self) -> Tensor:
+        """Return the vector with the parameters' values."""
+        return self.at
+
     def enter(self, x: Tensor, free: bool = False) -> Tensor:
         """Move to a copy of `x`, or if `free` to `x` itself, for changes in place."""
         if not free:
@@ -164,8 +180,7 @@ class LiveParameters(Flat):
 
     def give(self) -> Tensor:
         """Give the vector to the program; from now on it must not change."""
-        assert self.vector is not None
-        given, self.vector = self.vector, None
+        given, self.vector = self.now(), None
         return given
 
     def gradients(self) -> list[Tensor]:
@@ -190,20 +205,130 @@ class LiveParameters(Flat):
             parameter.grad = part if parameter.requires_grad else None
 
 
-def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
-    """Raise InputError for a model whose parameters cannot be views of one vector."""
+def local(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the memory that this process has of tensors."""
+    with torch.no_grad():
+        return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
+
+
+class Shards(Flat):
+    """Parameters of which this process has parts, in memory that FSDP manages.
+
+    So they are no views of a vector: going to one copies its entries.
+    """
+
+    at: Tensor
+
+    def memory(self) -> list[Tensor]:
+        """Return this process's parts of the parameters."""
+        return local(self.parameters)
+
+    def go_to(self, x: Tensor) -> None:
+        """Copy `x` into the parameters."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.memory(), self.views(x))
+
+
+class ShardedParameters(LiveParameters, Shards):
+    """An island's parameters, of which this process has shards."""
+
+    def _moved(self) -> Iterable[Tensor]:
+        dtype = self.start.dtype
+        return (one for one, _, shape in self._places if one.shape != shape or one.dtype != dtype)
+
+    def now(self) -> Tensor:
+        """Return the vector with the parameters' values, which the optimizer may have changed."""
+        if self.vector is self.at:
+            with torch.no_grad():
+                torch._foreach_copy_(self.views(self.at), self.memory())
+        return self.at
+
+    def gradients(self) -> list[Tensor]:
+        """Return this process's parts of the gradients."""
+        return local(super().gradients())
+
+    def write(self, gradient: Tensor) -> None:
+        """Make the gradients' parts views of a vector."""
+        for one, part in zip(self.parameters, self.views(gradient), strict=True):
+            one.grad = _joined(part, one) if one.requires_grad else None
+
+    def ends(self, pieces: Any) -> list[int]:
+        """Return where to cut this process's vector so that the whole one is cut into pieces.
+
+        `pieces`: an argument of torch.tensor_split for the whole vector. Exact for shards of rows,
+        FSDP's default: their entries lie side by side in the whole vector. Shards of another
+        dimension are cut in proportion.
+        """
+        whole = torch.empty(sum(one.numel() for one in self.parameters), device="meta")
+        cuts = list(accumulate(map(len, whole.tensor_split(pieces))))[:-1]
+        ends, begin = [0] * len(cuts), 0
+        for one, size in zip(self.parameters, self._sizes, strict=True):
+            first, span = _rows(one, size)
+            for i, cut in enumerate(cuts):
+                ends[i] += min(max((cut - begin - first) * size // max(span, 1), 0), size)
+            begin += one.numel()
+        return ends
+
+
+def _joined(part: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor of which this process has a part, split up as another one is."""
+    if not isinstance(like, DTensor):
+        return part
+    mesh, shape, stride = like.device_mesh, like.shape, like.stride()
+    return DTensor.from_local(
+        part, mesh, like.placements, run_check=False, shape=shape, stride=stride
+    )
+
+
+def _rows(whole: Tensor, size: int) -> tuple[int, int]:
+    """Return the first entry of this process's part, and how many of the whole it spans."""
+    if isinstance(whole, DTensor) and set(whole.placements) <= {Shard(0), Replicate()}:
+        layout = whole.shape, whole.device_mesh, whole.placements
+        row = compute_local_shape_and_global_offset(*layout)[1][0]
+        return row * prod(whole.shape[1:]), size
+    return 0, whole.numel()
+
+
+def live_parameters(model: nn.Module, optimizer: Any, island: frozenset[int]) -> LiveParameters:
+    """Return the parameters that an optimizer trains, of a process's or an `island`'s model."""
+    trained = (one for group in optimizer.param_groups for one in group["params"])
+    sharded = island and any(isinstance(one, DTensor) for one in trained)
+    return (ShardedParameters if sharded else LiveParameters)(model, optimizer, island)
+
+
+def _demand_whole(model: nn.Module, trained: Iterable[Tensor], island: frozenset[int]) -> None:
+    """Raise InputError unless every worker, a process or an `island`, has a whole model."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is not a torch.nn.Module; give the model")
-    sharded = any(
+    modules, wanted = list(model.modules()), [one for one in trained if one.requires_grad]
+    if any(
         "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}
-        for module in model.modules()
-    )
-    if sharded or any(hasattr(parameter, "placements") for parameter in model.parameters()):
+        for module in modules
+    ):
         raise InputError(
-            "model: its parameters are sharded (FSDP, DTensor); give a model with whole parameters "
-            "on every process"
+            "model: FullyShardedDataParallel (FSDP1) hides its parameters; use fully_shard (FSDP2)"
         )
-    wanted = [parameter for parameter in trained if parameter.requires_grad]
+    shards = [one for one in model.parameters() if isinstance(one, DTensor)]
+    if shards and not island:
+        raise InputError(
+            "model: its parameters are sharded (FSDP, DTensor); give deploy(..., mesh=mesh), whose "
+            "first dimension is the islands that each hold a whole model"
+        )
+    spans = [set(one.device_mesh.mesh.flatten().tolist()) for one in shards] + [
+        set(dist.get_process_group_ranks(module.process_group))
+        for module in modules
+        if isinstance(module, Wrapper) and island
+    ]
+    if any(not span <= island for span in spans):
+        raise InputError(
+            "model: FSDP or DistributedDataParallel joins processes of several islands; give it "
+            "the mesh's other dimensions, such as mesh=mesh[mesh.mesh_dim_names[1:]]"
+        )
+    if len(island) > 1 and not spans:
+        raise InputError(
+            "model: nothing averages it inside an island; wrap it by fully_shard or "
+            "DistributedDataParallel on the mesh's other dimensions, and give the wrapped model"
+        )
     if not {id(parameter) for parameter in wanted} <= {id(one) for one in model.parameters()}:
         raise InputError(
             "optimizer: it trains parameters outside the model; combine all trained parts in one "

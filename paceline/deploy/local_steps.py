@@ -176,6 +176,7 @@ class UserSteps:
             self._live.write(gradient)
         self.begun, self._live.taken = True, lambda: None
         self.apply()
+        self._live.now()
         return Moved(x, to), None
 
 

@@ -11,6 +11,8 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import visible
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.pieces.schedule import OwnPeriod
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
 from paceline.simulator.results.verdict import to_run
@@ -19,6 +21,18 @@ from .emit import table_of
 from .steering.telemetry import settings
 
 Source = str | PathLike[str] | Mapping[str, Any]
+ENTRYWISE = [
+    "ssgd",
+    "local-sgd",
+    "post-local-sgd",
+    "bmuf",
+    "diloco",
+    "streaming-diloco",
+    "delayed-diloco",
+    "eager-diloco",
+    "dts",
+]
+"""Programs that treat every entry of a vector alone."""
 LARGEST = 10**7  # entries of a scenario's quadratic
 WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps": 1}}
 """Tables of a scenario that an [[algorithm]] table needs around it to be checked as one."""
@@ -91,12 +105,19 @@ class Plan:
         return not self.built_in or "compensation" in self.parameters
 
 
-def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
+def read(
+    plan: Source,
+    parameters: Mapping[str, Any],
+    workers: int,
+    entries: int,
+    *,
+    islands: bool = False,
+) -> Plan:
     """Read a plan: a name with `parameters`, an [[algorithm]] table or a run folder.
 
     In a run folder the parameter `label` chooses another algorithm than the pick. `entries`: the
-    length of the trained vector. Raises InputError with the reason if the program cannot be
-    attached to a training loop.
+    length of the trained vector; `islands`: whether a worker is several processes. Raises
+    InputError with the reason if the program cannot be attached to a training loop.
     """
     chosen = parameters.get("label")
     given = {**(plan if isinstance(plan, Mapping) else _named(plan, chosen, workers)), **parameters}
@@ -112,7 +133,21 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     }, file="plan")  # fmt: skip
     assert program is not None
     settings = scenario.algorithm[0].parameters
+    if islands and (why := _island_refusal(program, settings)):
+        raise InputError(f"plan: {program.name} cannot run with mesh=: {why}")
     return Plan(program, settings, table)
+
+
+def _island_refusal(program: Program, parameters: Mapping[str, Any]) -> str:
+    """Return why processes that hold parts of a model cannot run a program on their own parts."""
+    if program.name not in ENTRYWISE:
+        return f"it is not among {', '.join(ENTRYWISE)}, which treat every entry alone"
+    if program.name == "dts" and parameters.get("inner") is None:
+        return 'it needs your optimizer; write inner = "adamw", which your optimizer replaces'
+    if isinstance(parameters.get("tau"), OwnPeriod):
+        return "processes of an island have different clocks; write tau in steps"
+    coded = parameters.get("codec", Raw()) != Raw()
+    return "a codec needs all of a worker's entries at once; leave out codec" if coded else ""
 
 
 def _named(plan: Any, chosen: str | None, workers: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from paceline.simulator.programs.codecs.codec import Raw
 
 from . import plan as plans
 from .attached import GRADIENT, AttachedNode, Period, UserLoop
-from .live import LiveParameters
+from .live import live_parameters
 from .local_steps import (
     SeveralOptimizers,
     UserRate,
@@ -38,11 +38,12 @@ VERSION = 7
 
 
 class Options(NamedTuple):
-    """Options of `deploy`: the plan's `parameters`, a seed, and seconds to wait."""
+    """Options of `deploy`: the plan's `parameters`, a seed, seconds to wait, a mesh of islands."""
 
     parameters: Mapping[str, Any]
     seed: int = 1
     timeout: float = 1800.0
+    mesh: Any = None
 
 
 class Session:
@@ -55,10 +56,10 @@ class Session:
             optimizer = SeveralOptimizers(optimizer)
         demand_plain(optimizer)
         self._model, self._optimizer, self._options = model, optimizer, options
-        self.place, self._own_step = place(), optimizer.step
-        self._live = live = LiveParameters(model, optimizer)
+        self.place, self._own_step = place(options.mesh), optimizer.step
+        self._live = live = live_parameters(model, optimizer, self.place.members)
         self._rate = UserRate(optimizer)
-        self._take(plans.read(plan, options.parameters, self.place[2], live.dimension))
+        self._take(self._read(plan, options.parameters))
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
         self._steering: Any = None
         self._watcher: ThreadPoolExecutor | None = None
@@ -278,7 +279,11 @@ class Session:
 
     def _planned(self, settings: dict[str, Any]) -> plans.Plan:
         """Return the plan with new settings."""
-        return plans.read(self.plan.table | settings, {}, self.place[2], self._live.dimension)
+        return self._read(self.plan.table | settings, {})
+
+    def _read(self, plan: plans.Source, parameters: Mapping[str, Any]) -> plans.Plan:
+        workers, islands = self.place.workers, len(self.place.members) > 1
+        return plans.read(plan, parameters, workers, self._live.dimension, islands=islands)
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers that every process passes to this call, by rank."""
@@ -302,7 +307,7 @@ class Session:
         buffers = [one for one, *its in zip(frozen, *sums, strict=True) if len(set(its)) > 1] + [
             buffer for buffer in self._model.buffers() if buffer.is_floating_point()
         ]
-        copies, at = [buffer.clone() for buffer in buffers], live.at
+        copies, at = [buffer.clone() for buffer in buffers], live.now()
         with torch.no_grad():
             with self._telling(), self._node.waiting():
                 x, *means = self._transport.mean((at, *copies))
@@ -329,8 +334,8 @@ class Session:
         self._begin()
         name, self._since = self.plan.program.name, nan
         return self._node.state() | {
-            "version": VERSION, "program": name, "rank": self._transport.rank,
-            "workers": self._transport.workers, "settings": self.settings,
+            "version": VERSION, "program": name, "rank": self.place.rank,
+            "workers": self.place.workers, "settings": self.settings,
             "plan": dict(self.plan.table),
         }  # fmt: skip
 
@@ -352,7 +357,7 @@ class Session:
         if choice not in (None, "state", "plan"):
             raise InputError(f"settings = {choice!r}: unknown; write state or plan")
         self._demand_kin(state)
-        theirs = plans.read(state["plan"], {}, self.place[2], self._live.dimension)
+        theirs = self._read(state["plan"], {})
         mine, differing = self.plan, theirs.differing(self.plan)
         fixed = [key for key in differing if key not in self._settings]
         if codec_kind(theirs.settings) != codec_kind(self._settings):
@@ -384,12 +389,12 @@ class Session:
 
     def _demand_kin(self, state: Mapping[str, Any]) -> None:
         """Raise InputError for a state of another version, program, model or process."""
-        (_, rank, workers), x, start = self.place, state["x"], self._live.start
+        place, x, start = self.place, state["x"], self._live.start
         alone = "load only the model and the optimizer, before deploy"
         for what, theirs, mine, remedy in (
             ("version", state["version"], VERSION, "continue with the Paceline that saved it"),
-            ("number of processes", state["workers"], workers, f"start as many, or {alone}"),
-            ("process", state["rank"], rank, "load every process's own state"),
+            ("number of processes", state["workers"], place.workers, f"start as many, or {alone}"),
+            ("process", state["rank"], place.rank, "load every process's own state"),
             ("program", state["program"], self.plan.program.name,
              f'deploy state["plan"], or {alone}'),
             ("model", f"{len(x)} of {x.dtype}", f"{len(start)} of {start.dtype}",
@@ -458,6 +463,7 @@ def deploy(  # noqa: PLR0913
     plan: plans.Source,
     adapt: bool | str = False,
     *,
+    mesh: Any = None,
     seed: int = 1,
     timeout: float = 1800.0,
     **parameters: Any,
@@ -468,16 +474,20 @@ def deploy(  # noqa: PLR0913
     run folder (its pick), an [[algorithm]] table, or a program's name with `parameters`. `adapt`:
     whether a controller changes period, delay or codec level when another is now better. It may
     also name the policy: "model" (like True), or "fixed", which only reports. It needs a run
-    folder, with whose prediction it compares the run. `seed`: for random numbers of codecs and
-    graphs. `timeout`: seconds after which a silent process counts as failed. Raises InputError.
+    folder, with whose prediction it compares the run. `mesh`: a DeviceMesh whose first dimension is
+    the workers, and on whose others FSDP2 or DistributedDataParallel splits up each worker's work.
+    `seed`: for random numbers of codecs and graphs. `timeout`: seconds after which a silent process
+    counts as failed. Raises InputError.
     """
     folder = Path(plan) if isinstance(plan, str | Path) else None
     if adapt and (folder is None or not folder.is_dir()):
         raise InputError("adapt: needs a prediction to compare with; name the run folder of a pick")
-    session = Session(model, optimizer, plan, Options(parameters, seed, timeout))
+    if adapt and mesh is not None:
+        raise InputError("adapt: a controller sees single processes, not islands; leave out adapt")
+    session = Session(model, optimizer, plan, Options(parameters, seed, timeout, mesh))
     if adapt and folder:
         from .steering.attach import controller
 
-        policy, (_, _, workers) = "model" if adapt is True else adapt, session.place
+        policy, workers = "model" if adapt is True else adapt, session.place.workers
         session.steer(partial(controller, folder, policy, workers, parameters))
     return session

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
-from paceline.simulator.errors import RunError
+from paceline.simulator.errors import InputError, RunError
 from paceline.validate.training import rendezvous
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
@@ -40,19 +41,46 @@ class OpenNetwork(RealNetwork):
         self.bytes += size
 
 
-def place() -> tuple[Any, int, int]:
-    """Return the processes' store, this process's rank, and their number.
+class Place(NamedTuple):
+    """A process's place: it is `rank` of `processes`, and belongs to `worker` of `workers`.
+
+    A worker is a process, or an island of a mesh, whose processes `members` hold its model. The
+    processes with the same place `inner` in their islands average with each other. `store`: shared
+    by all processes.
+    """
+
+    store: Any
+    rank: int
+    processes: int
+    worker: int
+    workers: int
+    inner: str = ""
+    members: frozenset[int] = frozenset()
+
+
+def place(mesh: Any = None) -> Place:
+    """Return this process's place; the first dimension of a `mesh` is the islands.
 
     torch.distributed is initialised from the launcher's environment if necessary; a process without
-    a launcher is alone.
+    a launcher is alone. Raises InputError for a mesh that does not have all processes.
     """
     if not dist.is_initialized():
         if "WORLD_SIZE" not in os.environ:
-            return _torch.HashStore(), 0, 1
+            return Place(_torch.HashStore(), 0, 1, 0, 1)
         dist.init_process_group()
         atexit.register(_end_default)
     store = _torch.distributed_c10d._get_default_store()
-    return store, dist.get_rank(), dist.get_world_size()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if mesh is None:
+        return Place(store, rank, size, rank, size)
+    if not isinstance(mesh, DeviceMesh) or mesh.size() != size:
+        raise InputError(
+            f"mesh: it must be a DeviceMesh of all {size} processes, whose first dimension is the "
+            "islands: init_device_mesh(device, (islands, processes of an island))"
+        )
+    island, *inner = mesh.get_coordinate() or ()
+    members = frozenset(mesh.mesh[island].flatten().tolist())
+    return Place(store, rank, size, island, mesh.size(0), f"place {inner}", members)
 
 
 def _end_default() -> None:
@@ -76,11 +104,10 @@ class Transport(Connections):
     collectives: Collectives
     team: DeviceGroup
 
-    def __init__(
-        self, where: tuple[Any, int, int], start: Tensor, gossips: bool, timeout: float
-    ) -> None:
-        store, rank, self.workers = where
-        store, clock = rendezvous.sub_store(store, f"paceline {next(_numbers)}"), Clock()
+    def __init__(self, where: Place, start: Tensor, gossips: bool, timeout: float) -> None:
+        self._place, rank, self.workers = where, where.worker, where.workers
+        self._everyone = rendezvous.sub_store(where.store, f"paceline {next(_numbers)}")
+        store, clock = rendezvous.sub_store(self._everyone, where.inner), Clock()
         clock.begin(time.monotonic())  # a mailbox stores earlier messages
         meter = TensorMeter(start.nbytes, start.numel())
         start = start.new_zeros(1).expand(len(start))
@@ -120,7 +147,8 @@ class Transport(Connections):
         Raises RunError on all processes if they do not.
         """
         self._meetings += 1
-        alike, doing = str(crc32(repr((what, settings)).encode())), f"process {self.rank} {what}"
+        alike = str(crc32(repr((what, settings)).encode()))
+        doing = f"process {self._place.rank} {what}"
         here = "|".join([str(self.step), str(self.collectives.started), alike, doing])
         first = self.store.compare_set(f"meeting {self._meetings}", "", here).decode().split("|")
         if first[0] != str(self.step):
@@ -131,8 +159,8 @@ class Transport(Connections):
 
     def _uneven(self, first: Sequence[str]) -> RunError:
         return RunError(
-            f"{first[3]} after step {first[0]}, process {self.rank} is at step {self.step}: all "
-            "must do that after the same step; give all equally many batches (drop_last)"
+            f"{first[3]} after step {first[0]}, process {self._place.rank} is at step {self.step}: "
+            "all must do that after the same step; give all equally many batches (drop_last)"
         )
 
     def fail(self, why: object) -> None:
@@ -141,12 +169,13 @@ class Transport(Connections):
         It leaves the groups, so that the others' waits fail. A group with a collective under way
         ends only once the others have also left it, so a thread waits for that.
         """
-        if self.workers == 1 or self.failed:
+        if self._place.processes == 1 or self.failed:
             return
         self.failed = True
         with suppress(RuntimeError):  # of a store whose process has ended
-            first = f"process {self.rank} failed at step {self.step}: "
-            self.store.compare_set("failed", "", first * (not isinstance(why, RunError)) + str(why))
+            first = f"process {self._place.rank} failed at step {self.step}: "
+            why = first * (not isinstance(why, RunError)) + str(why)
+            self._everyone.compare_set("failed", "", why)
         groups = self._let_go()
         while groups:
             threading.Thread(target=id, args=(groups.pop(),)).start()
@@ -170,7 +199,7 @@ class Transport(Connections):
 
     def look(self) -> None:
         """Raise RunError if this process waits for something that cannot arrive."""
-        if self.failed or self.store.check(["failed"]):
+        if self.failed or self._everyone.check(["failed"]):
             raise RunError(self.lost())
         if self.store.check([key := f"meeting {self._meetings + 1}"]):
             first = self.store.get(key).decode().split("|")
@@ -185,10 +214,13 @@ class Transport(Connections):
                 self.mailbox.end()
                 self.mailbox.close(self.timeout)
             # the first rank's process may serve the store, which ends with it
-            count, until = self.store.add("left", 1), time.monotonic() + self.timeout
-            while not self.rank and count < self.workers and time.monotonic() < until:
+            count, until = self._everyone.add("left", 1), time.monotonic() + self.timeout
+            first, processes = self._place.rank == 0, self._place.processes
+            while first and count < processes and time.monotonic() < until:
+                if self._everyone.check(["failed"]):
+                    break  # a process of another place in the islands never gets here
                 time.sleep(rendezvous.LOOK)
-                count = self.store.add("left", 0)
+                count = self._everyone.add("left", 0)
         super().close()
         atexit.unregister(self._hush)
         self._let_go()  # here their threads may still take the interpreter's lock, not at its end
@@ -198,8 +230,8 @@ class Transport(Connections):
     def lost(self) -> str:
         """Return why another process does not answer."""
         with suppress(RuntimeError):  # of a store whose process has ended
-            if self.store.check(["failed"]):
-                return str(self.store.get("failed").decode())
+            if self._everyone.check(["failed"]):
+                return str(self._everyone.get("failed").decode())
         return (
             f"another process has ended, or has not answered for {self.timeout:g} s; see its output"
         )

@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
@@ -20,8 +22,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 import paceline
+from paceline.deploy import plan as plans
 from paceline.deploy.steering.policies import Controller, Decision
-from paceline.simulator.errors import InputError
+from paceline.simulator.errors import InputError, RunError
 from tests.deploy.emit import worker
 from tests.helpers.cases import beside
 from tests.helpers.waiting import PATIENCE
@@ -174,6 +177,130 @@ def sharded(rank):
         paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=2)
     except InputError as error:
         return str(error)
+
+
+ISLANDS = {
+    label: (table, optimizer)
+    for label, (table, optimizer) in ALL.items()
+    if label in plans.ENTRYWISE or label == "dts inner"
+    if label != "dts"
+}
+
+
+class Islands(Loop):
+    """A loop whose process has its part of an island's model and mini-batch.
+
+    `inside`: how the processes of an island share the work, or None for one process.
+    """
+
+    def __init__(self, label, batches, mesh, inside):
+        torch.manual_seed(1 if mesh is None else 1 + mesh.get_coordinate()[0])
+        self.net = nn.Sequential(nn.Linear(20, 33), nn.ReLU(), nn.Linear(33, 10)).double()
+        self.batches, self.mesh = batches, mesh
+        if inside == "fsdp":
+            for part in (self.net[0], self.net[2], self.net):
+                fully_shard(part, mesh=mesh["inner"])
+        self.model = self.net
+        if inside == "ddp":
+            self.model = DistributedDataParallel(self.net, process_group=mesh.get_group("inner"))
+        if inside:
+            half = slice(None, None, 2) if mesh.get_local_rank("inner") else slice(1, None, 2)
+            self.batches = [(inputs[half], labels[half]) for inputs, labels in batches]
+        self.optimizer = OPTIMIZERS[ISLANDS[label][1]](self.net.parameters())
+        plan = {"name": label.split()[0], **ISLANDS[label][0]}
+        self.session = paceline.deploy(self.model, self.optimizer, plan, mesh=mesh)
+
+    def go(self, steps):
+        self.take(self.session.step, steps, self.model)
+
+    @property
+    def whole(self):
+        parts = [
+            getattr(one, "full_tensor", lambda one=one: one)() for one in self.net.parameters()
+        ]
+        return parameters_to_vector(parts).detach().clone()
+
+
+def islands(rank, lesson, folder, inside):
+    """Train on two islands; return each program's parameters, and those after a resumption."""
+    inputs, labels = torch.load(lesson)
+    mesh = inside and init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "inner"))
+    island = mesh.get_local_rank("islands") if mesh else rank
+    batches = list(zip(inputs[island], labels[island], strict=True))
+    results = {}
+    for label in ISLANDS:
+        loop = Islands(label, batches, mesh, inside)
+        with loop.session:
+            loop.go(range(KILLED - 10))
+            if inside == "fsdp" and label in RESUMED:
+                saved = folder / f"{label} {island}", folder / f"{label} of rank {rank}"
+                checkpoint.save(
+                    parts(loop), checkpoint_id=saved[0], process_group=mesh.get_group("inner")
+                )
+                torch.save(loop.session.state_dict(), saved[1])
+            loop.go(range(KILLED - 10, KILLED - 2))
+            with loop.session.averaged():
+                results[label, "averaged"] = loop.whole
+            results[label] = loop.whole
+        if inside == "fsdp" and label in RESUMED:
+            again = Islands(label, batches, mesh, inside)
+            with again.session:
+                state = parts(again)
+                checkpoint.load(
+                    state, checkpoint_id=saved[0], process_group=mesh.get_group("inner")
+                )
+                set_state_dict(
+                    again.net,
+                    again.optimizer,
+                    model_state_dict=state["model"],
+                    optim_state_dict=state["optimizer"],
+                )
+                again.session.load_state_dict(torch.load(saved[1]))
+                again.go(range(KILLED - 10, KILLED - 2))
+                results[label, "resumed"] = again.whole
+    return results
+
+
+RESUMED = "ssgd", "diloco", "streaming-diloco", "dts inner"
+
+
+def parts(loop):
+    model, optimizer = get_state_dict(loop.net, loop.optimizer)
+    return {"model": model, "optimizer": optimizer}
+
+
+def lost(rank):
+    """Return what each process is told when one of an island fails."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "inner"))
+    net = fully_shard(nn.Linear(4, 4), mesh=mesh["inner"])
+    try:
+        with paceline.deploy(
+            net, SGD(net.parameters(), LR), "local-sgd", mesh=mesh, tau=2
+        ) as session:
+            for step in range(2):
+                net(torch.ones(1, 4)).sum().backward()
+                if (rank, step) == (3, 1):
+                    raise ArithmeticError("no more")
+                session.step()
+    except (ArithmeticError, RunError) as error:
+        return str(error)
+
+
+def misjoined(rank):
+    """Return the refusals of models that do not fit a mesh."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "inner"))
+    models = [
+        fully_shard(nn.Linear(4, 4)),
+        DistributedDataParallel(nn.Linear(4, 4)),
+        nn.Linear(4, 4),
+    ]
+    messages = []
+    for model, given in [*((model, mesh) for model in models), (models[2], mesh["inner"])]:
+        try:
+            paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", mesh=given, tau=2)
+        except InputError as error:
+            messages.append(str(error))
+    return messages
 
 
 def averager(start, batches, tau):

@@ -149,10 +149,15 @@ def operators(step):
     return Counter(event.name for event in seen.events())
 
 
-@looped(("plan", "most"), [
-    ({"name": "local-sgd", "tau": 10**6}, 10), ({"name": "diloco", "tau": 10**6}, 10),
-    ({"name": "streaming-diloco", "tau": 10**6}, 10), ({"name": "ssgd"}, 5 * 1000 + 50),
-])  # fmt: skip
+@looped(
+    ("plan", "most"),
+    [
+        ({"name": "local-sgd", "tau": 10**6}, 10),
+        ({"name": "diloco", "tau": 10**6}, 10),
+        ({"name": "streaming-diloco", "tau": 10**6}, 10),
+        ({"name": "ssgd"}, 5 * 1000 + 50),
+    ],
+)
 def test_a_local_step_launches_next_to_nothing(plan, most):
     """A thousand tensors. A mean of gradients makes five views per tensor, of no device's work."""
     net = nn.ParameterList(nn.Parameter(torch.zeros(2, 2)) for _ in range(1000))

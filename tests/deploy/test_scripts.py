@@ -14,7 +14,12 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 SCRIPTS = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', PAGE.read_text("utf-8"), re.S))
-NEEDS = {"train.py": "torch", "accelerated.py": "accelerate", "lit.py": "lightning"}
+NEEDS = {
+    "train.py": "torch",
+    "islands.py": "torch",
+    "accelerated.py": "accelerate",
+    "lit.py": "lightning",
+}
 
 
 @pytest.mark.long
@@ -24,13 +29,14 @@ def test_scripts_train(name, tmp_path):
         pytest.skip(f"{NEEDS[name]} is not installed")
     (tmp_path / name).write_text(SCRIPTS[name])
     assert name == "lit.py" or len(SCRIPTS[name].splitlines()) <= 40
-    (right,) = re.findall(r"(\d+)% of the digits are right", trained(tmp_path, name))
+    printed = trained(tmp_path, name, processes=4 if name == "islands.py" else 2)
+    (right,) = re.findall(r"(\d+)% of the digits are right", printed)
     assert int(right) > 85
 
 
-def trained(folder, *script):
-    """Run a script in two processes; return what it prints."""
-    launch = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script
+def trained(folder, *script, processes=2):
+    """Run a script in several processes; return what it prints."""
+    launch = "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *script
     done = subprocess.run(
         [sys.executable, *launch],
         cwd=folder,

@@ -29,9 +29,14 @@ class Flat:
             for one in module.parameters()
             if one.requires_grad and (wanted is None or id(one) in wanted)
         ]
-        self._sizes = [parameter.numel() for parameter in self.parameters]
+        memory = self.memory()
+        self._sizes = [part.numel() for part in memory]
         self.dimension = sum(self._sizes)
-        self.start = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+        self.start = torch.cat([part.detach().reshape(-1) for part in memory])
+
+    def memory(self) -> list[Tensor]:
+        """Return the tensors with this process's entries of the parameters."""
+        return [*self.parameters]
 
     def tensor(self, x: Vector) -> Tensor:
         """Return a vector as a tensor on the device; a CPU array shares memory."""
@@ -39,7 +44,7 @@ class Flat:
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return every parameter's part of a vector (dimension,), in its shape."""
-        return list(unflatten(vector, self.parameters))
+        return list(unflatten(vector, self.memory()))
 
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, which training reads and never changes."""
