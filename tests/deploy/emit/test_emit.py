@@ -148,9 +148,9 @@ def test_a_label_cannot_become_code(target):
 def test_flowers_apps_have_assignments_of_their_own():
     """`flwr run` finds an app only by an assignment to that one name (flwr object_ref.py)."""
     body = ast.parse(emit("flower", pick(LOCAL)).files["flower_app.py"]).body
-    names = [node.targets[0].id for node in body if isinstance(node, ast.Assign)
-             and isinstance(node.targets[0], ast.Name)]  # fmt: skip
-    assert {"client", "server"} <= set(names)
+    targets = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    assert {"client", "server"} <= names
 
 
 WORLD = beside(__file__, "world.toml")
