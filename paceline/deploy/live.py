@@ -300,7 +300,25 @@ def _demand_whole(model: nn.Module, trained: Iterable[Tensor], island: frozenset
     """Raise InputError unless every worker, a process or an `island`, has a whole model."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is not a torch.nn.Module; give the model")
-    modules, wanted = list(model.modules()), [one for one in trained if one.requires_grad]
+    _demand_island(model, island)
+    wanted = [parameter for parameter in trained if parameter.requires_grad]
+    if not {id(parameter) for parameter in wanted} <= {id(one) for one in model.parameters()}:
+        raise InputError(
+            "optimizer: it trains parameters outside the model; combine all trained parts in one "
+            "module, and give that as the model"
+        )
+    alike = {(parameter.dtype, parameter.device) for parameter in wanted}
+    if len(alike) != 1:
+        kinds = ", ".join(sorted(f"{dtype} on {where}" for dtype, where in alike)) or "none"
+        raise InputError(
+            f"model: trained parameters need one dtype and one device, not {kinds}; convert "
+            "them with model.to(...), and use torch.autocast for a lower precision"
+        )
+
+
+def _demand_island(model: nn.Module, island: frozenset[int]) -> None:
+    """Raise InputError for a model that is split up, unless exactly over an `island`."""
+    modules = list(model.modules())
     if any(
         "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}
         for module in modules
@@ -328,16 +346,4 @@ def _demand_whole(model: nn.Module, trained: Iterable[Tensor], island: frozenset
         raise InputError(
             "model: nothing averages it inside an island; wrap it by fully_shard or "
             "DistributedDataParallel on the mesh's other dimensions, and give the wrapped model"
-        )
-    if not {id(parameter) for parameter in wanted} <= {id(one) for one in model.parameters()}:
-        raise InputError(
-            "optimizer: it trains parameters outside the model; combine all trained parts in one "
-            "module, and give that as the model"
-        )
-    alike = {(parameter.dtype, parameter.device) for parameter in wanted}
-    if len(alike) != 1:
-        kinds = ", ".join(sorted(f"{dtype} on {where}" for dtype, where in alike)) or "none"
-        raise InputError(
-            f"model: trained parameters need one dtype and one device, not {kinds}; convert "
-            "them with model.to(...), and use torch.autocast for a lower precision"
         )
