@@ -242,7 +242,7 @@ def _save(
     for one in runs:
         groups.setdefault(one.run.label, []).append(one)
     judged = {label: evidence.evidence(group, scenario, busy) for label, group in groups.items()}
-    there = tuple(one for one in scenario.algorithm if one.label in groups)
+    there = tuple(algorithm for algorithm in scenario.algorithm if algorithm.label in groups)
     for one in runs:
         if one.run.seed != runs[0].run.seed:
             one.run.spans = None  # a timeline shows one seed

@@ -66,7 +66,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     tokens = tokens_per_step(scenario)
     if not tokens and not cost.priced:
         return amounts
-    algorithm = next(one for one in scenario.algorithm if one.label == run.label)
+    algorithm = next(algorithm for algorithm in scenario.algorithm if algorithm.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
         tokens *= run.contributing or scenario.participants(algorithm)
@@ -106,7 +106,7 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 def paces(scenario: Scenario) -> list[str]:
     """Note devices that compute implausibly fast or slowly, and egress without a price."""
-    regions = {one.region or scenario.cluster.region for one in scenario.cluster.group}
+    regions = {group.region or scenario.cluster.region for group in scenario.cluster.group}
     free = scenario.cost.priced and scenario.cost.egress_per_gb is None and len(regions) > 1
     unset = "cost.egress_per_gb is not set, so bytes between regions cost nothing; write it"
     return [*_implausible(scenario), *([unset] if free else [])]

@@ -417,7 +417,7 @@ def least_loss(ranked: Order, losses: Compared, base: str) -> tuple[str, list[Re
     Only alternatives within `MARGIN` of the best are considered.
     """
     most = (1 + MARGIN) * ranked.value(ranked.best)
-    near = [label for label, one in ranked.estimates.items() if one.value <= most]
+    near = [label for label, estimate in ranked.estimates.items() if estimate.value <= most]
     above = {label: losses.above(label, base) for label in near}
     ends = {label: share.span[1] if share else 0.0 for label, share in above.items()}
     label = min(near, key=lambda label: (ends[label], ranked.value(label)))
@@ -603,7 +603,7 @@ class _Case(NamedTuple):
         measure = "seconds_per_gradient" if sampled else "seconds_per_step"
         paces = scored(groups, measure)
         self.reasons.append(Reason("no-loss"))
-        factors = {k: one.times for k, one in models if one.times is not None}
+        factors = {k: model.times for k, model in models if model.times is not None}
         ranked = order(paces, terms=self.terms, factors=factors)
         what = PACES[measure][0]
         question = Question(measure, f"fewest seconds per {what}", f"{{}} per {what}")

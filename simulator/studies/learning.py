@@ -77,9 +77,9 @@ def models(scenario: Scenario, groups: Groups) -> dict[str, Expected]:
     if not isinstance(scenario.objective, LearningCurve):
         return {}
     losses = {
-        one.label: expected(scenario, one, groups[one.label])
-        for one in scenario.algorithm
-        if one.label in groups
+        algorithm.label: expected(scenario, algorithm, groups[algorithm.label])
+        for algorithm in scenario.algorithm
+        if algorithm.label in groups
     }
     return {label: one for label, one in losses.items() if isfinite(one.sd)}
 
@@ -93,7 +93,7 @@ def errors(
     """Return errors of losses and times beyond the spread over seeds, by label."""
     result = dict[str, Errors]()
     quantity = TARGET if scenario.run.target_loss else PACE
-    for algorithm in (one for one in scenario.algorithm if one.label in groups):
+    for algorithm in (algorithm for algorithm in scenario.algorithm if algorithm.label in groups):
         model = links.get(algorithm.label)
         times = model.factors(algorithm.name, quantity) if model else None
         if algorithm.label in losses or times is not None:

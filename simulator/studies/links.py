@@ -36,7 +36,7 @@ def time_error_models(
     if (profile := scenario.calibration) is None:
         return uncalibrated(scenario, groups, execution)
     models, programs = dict[str, TimeModel](), scenario.programs
-    for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
+    for algorithm in (algorithm for algorithm in scenario.algorithm if groups.get(algorithm.label)):
         program, run = programs[algorithm.name], groups[algorithm.label][0]
         alone, seed = scenario.under(algorithm), run.seed
         short = _short(alone, run, looks=program.needs_loss, periods=PAIRED)
@@ -59,7 +59,7 @@ def uncalibrated(
     communication over slower links.
     """
     spreads = {
-        INSIDE: hardware.inner_spread(one.inner for one in scenario.cluster.group),
+        INSIDE: hardware.inner_spread(group.inner for group in scenario.cluster.group),
         "the usual utilisation of devices": hardware.compute_spread(scenario.table),
     }
     uneven = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
@@ -77,7 +77,7 @@ def uncalibrated(
     slowest = prediction_interval.hardware_spread(scenario)[2] or "the speed of links"
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
     models, programs = {}, scenario.programs
-    for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
+    for algorithm in (algorithm for algorithm in scenario.algorithm if groups.get(algorithm.label)):
         program, runs = programs[algorithm.name], groups[algorithm.label]
         alone, computing = scenario.under(algorithm), breakdown(runs)["compute"]
         case = _Case(alone, algorithm, runs, execution)

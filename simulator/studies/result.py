@@ -165,7 +165,7 @@ class Result(Display):
             bases(scenario),
             self.errors,
             {row["label"]: row for row in self.algorithms},
-            {one.label: one.name for one in scenario.algorithm},
+            {algorithm.label: algorithm.name for algorithm in scenario.algorithm},
             equal_tokens(scenario),
             of_loss=any(errors.loss for errors in self.errors.values()),
             trials={k: errors.loss.trial for k, errors in self.errors.items() if errors.loss},

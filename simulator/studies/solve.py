@@ -149,7 +149,7 @@ class SolveResult(Display):
     @property
     def sentences(self) -> list[str]:
         """One sentence per algorithm."""
-        return [f"{one.label}: {self._answer(one)}." for one in self.solutions]
+        return [f"{solution.label}: {self._answer(solution)}." for solution in self.solutions]
 
     def _answer(self, solution: Solution) -> str:
         condition, unit = self.condition.text, f" {self.scale.unit}".rstrip()
@@ -176,7 +176,7 @@ class SolveResult(Display):
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row per algorithm: its value, and the ends of its interval."""
         about = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
-        rows = (asdict(one) for one in self.solutions)
+        rows = (asdict(solution) for solution in self.solutions)
         return [
             without_tables(row | {"interval": [*(row["interval"] or (None, None))]}) | about
             for row in rows
@@ -218,7 +218,7 @@ class SolveResult(Display):
             "unit": self.scale.unit,
             "range": [self.scale.low, self.scale.high],
             "evaluations": self.evaluations,
-            "solutions": [asdict(one) for one in self.solutions],
+            "solutions": [asdict(solution) for solution in self.solutions],
             "notes": [*self.scenario.notes],
         }
 

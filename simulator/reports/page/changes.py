@@ -144,7 +144,7 @@ def _changes(
                     },
                 )
     if any(amounts.cost for amounts in base.values()):
-        yield "twice the price of time", {k: one.scaled(1, 2.0) for k, one in base.items()}
+        yield "twice the price of time", {k: amounts.scaled(1, 2.0) for k, amounts in base.items()}
     whole = scenario.run.target_loss is None and scenario.run.duration is None
     if isinstance(scenario.objective, LearningCurve) and whole:
         yield "twice the steps", {k: _longer(run, scenario, k, one) for k, one in base.items()}
@@ -168,7 +168,7 @@ def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts)
     row, runs = run.rows[label], run.runs.get(label, ())
     if not runs or row["loss"]["last"] is None:
         return None
-    (algorithm,) = (one for one in scenario.algorithm if one.label == label)
+    (algorithm,) = (algorithm for algorithm in scenario.algorithm if algorithm.label == label)
     curve = learning.expected(scenario, algorithm, runs).parallel
     loss = row["loss"]["last"] * float(curve(2 * row["steps"]) / curve(row["steps"]))
     cost = amounts.cost and 2 * amounts.cost

@@ -54,7 +54,7 @@ def report(
         given = out is not None
         path = store.write_free(path, data, given=given, overwrite=overwrite)
     page = Report(path)
-    page.answers = [one.verdict["sentence"] for one in every]
+    page.answers = [run.verdict["sentence"] for run in every]
     return page
 
 

@@ -244,7 +244,7 @@ class _Search:
 
     def jacobian(self, targets: Sequence[Target], place: np.ndarray) -> np.ndarray:
         """Return the residuals' derivatives by the keys' positions, shape (targets, keys)."""
-        least = [1 / (one.high - one.low) if one.whole else 0.0 for one in self.limits]
+        least = [1 / (limits.high - limits.low) if limits.whole else 0.0 for limits in self.limits]
         steps = np.diag(np.maximum(FINE if self.certain else STEP, least))
         ends = np.clip([place - steps, place + steps], 0, 1)
         there = self.residuals(targets, [*ends[0], *ends[1]]).reshape(2, len(self.limits), -1)

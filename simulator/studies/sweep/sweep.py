@@ -70,7 +70,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     grids.check(chosen)
     scenarios = _scenarios(scenario, chosen)
     execution = Execution(engine, jobs, dask)
-    ranges = [seed_range(one, seeds, seed) for one in scenarios]
+    ranges = [seed_range(scenario, seeds, seed) for scenario in scenarios]
     for one in scenarios:
         demand_algorithms(one)
     if not force:
@@ -84,7 +84,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
             partial(run_tasks, execution),
             _description,
             lambda block: len(block[0].seeds),
-            plugins.versions(*(one.objective for one in scenarios)),
+            plugins.versions(*(scenario.objective for scenario in scenarios)),
             lambda task: task.key(engine),
             _shuffled,
         )

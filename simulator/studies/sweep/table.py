@@ -277,7 +277,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     )
     known = NOTHING_KNOWN._replace(exact=terms.exact, heavy=scenario.heavy_tailed)
     if of_loss and equal_tokens(scenario) and _ended(scores):
-        trained = (one.name for one in scenario.algorithm if not one.bound)
+        trained = (algorithm.name for algorithm in scenario.algorithm if not algorithm.bound)
         known = known._replace(names=dict(zip(records, trained, strict=False)))
         times = Compared(column("duration_s"), _drawn(left, PACE))
         return of_equal_tokens(compared, times, terms.margin, known).keys
@@ -312,7 +312,7 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
         return [[algorithm.label for algorithm in scenario.algorithm] for scenario in scenarios]
     columns = zip(*(scenario.algorithm for scenario in scenarios), strict=True)
     common = [
-        column[0].label if len({one.label for one in column}) == 1 else column[0].name
+        column[0].label if len({cell.label for cell in column}) == 1 else column[0].name
         for column in columns
     ]
     twice = {name for name in common if common.count(name) > 1}

@@ -43,10 +43,10 @@ def ranking(tune: Row) -> Chart | None:
     good = [row["label"] in tune["verdict"]["candidates"] for row in shown]
     lines, near = list[Line](), list[float]()
     for name, look, as_good in (("may be the best", GOOD, True), ("others", WORSE, False)):
-        places = [at for at, one in enumerate(good) if one == as_good]
+        places = [at for at, is_good in enumerate(good) if is_good == as_good]
         estimates = [estimate(shown[at]) for at in places]
-        values = [one.value / size for one in estimates]
-        low, high = ([one.span[side] / size for one in estimates] for side in (0, 1))
+        values = [estimate.value / size for estimate in estimates]
+        low, high = ([estimate.span[side] / size for estimate in estimates] for side in (0, 1))
         texts = [f"{names[at]}: {number(x)} {unit}" for at, x in zip(places, values, strict=True)]
         how: Any = {"joined": False, "marks": "all", "texts": texts, "x_bars": (low, high)}
         lines.append(Line(name, values, places, look, **how))

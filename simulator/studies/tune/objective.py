@@ -162,7 +162,7 @@ class TuningObjective:
         basis, why = (model.basis, model.why) if model else (None, ())
         quantity = prediction_interval.TARGET if self.target else prediction_interval.PACE
         spreads = errors.links.spreads(quantity) if errors.links else ()
-        spread = tuple(part for one in spreads for part in (one.variance, one.freedom))
+        spread = tuple(part for spread in spreads for part in (spread.variance, spread.freedom))
         times = errors.times if self.steps and errors.times is not None else np.ones(0)
         return Modelled(
             basis, why, _rounded(drawn), _rounded(steps), margin, spread, _rounded(times),

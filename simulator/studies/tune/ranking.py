@@ -96,7 +96,7 @@ def reference(contenders: Sequence[Contender]) -> str:
 
     Of means without a codec, those of the part of the cluster that takes the fewest days.
     """
-    several = [one for one in contenders if one.label != ALONE] or contenders
+    several = [contender for contender in contenders if contender.label != ALONE] or contenders
 
     def place(one: Contender) -> tuple[bool, float, int]:
         days = one.used("days")
@@ -104,8 +104,8 @@ def reference(contenders: Sequence[Contender]) -> str:
         return coded, days if days < math.inf else math.inf, one.candidate.workers
 
     ordered = sorted(several, key=place)
-    losses = {one.label: [score.value for score in one.scores] for one in ordered}
-    names = {one.label: one.candidate.name for one in ordered}
+    losses = {contender.label: [score.value for score in contender.scores] for contender in ordered}
+    names = {contender.label: contender.candidate.name for contender in ordered}
     return verdict.baseline(losses, names)
 
 

@@ -91,9 +91,9 @@ class TuneResult(Display):
         if aim.ruled and order.estimates:
             return best, reasons
         if aim.steps and order.estimates:
-            times = {one.label: one.used("days") for one in self.ranked}
+            times = {contender.label: contender.used("days") for contender in self.ranked}
             best, reasons = quickest(order, self._losses, times)
-        tried = {one.label: one for one in self.ranked}
+        tried = {contender.label: contender for contender in self.ranked}
         label, surer = surest(
             order, best, lambda label: self._simplicity(tried[label]), self._question.unit
         )
@@ -102,7 +102,7 @@ class TuneResult(Display):
     @property
     def simplest(self) -> Contender:
         """The pick: of the best and those as good, the most certain and simplest."""
-        return next(one for one in self.ranked if one.label == self._choice[0])
+        return next(contender for contender in self.ranked if contender.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
         return ranking.simplicity(contender.candidate, self.space.scenario.programs)
@@ -159,7 +159,7 @@ class TuneResult(Display):
         pick, chosen = self._choice
         terms = Known(
             aim.heavy,
-            names={one.label: one.candidate.name for one in self.ranked},
+            names={contender.label: contender.candidate.name for contender in self.ranked},
             of_loss=bool(best.model and best.model.basis),
             trials={one.label: one.model.trial or {} for one in self.ranked if one.model},
         )
@@ -216,7 +216,7 @@ class TuneResult(Display):
             for choice in dict.fromkeys([*first, *([self.simplest] * bool(best.reached))]):
                 reasons += edges(self.space, choice, self.objective)
         near = {self._choice[0], *self.order.open}
-        close = [one.candidate for one in self.ranked if one.label in near]
+        close = [contender.candidate for contender in self.ranked if contender.label in near]
         if free := [one.label for one in close if free_codecs(self.space.world(one))]:
             reasons.append(Reason("free-codec", {"labels": free}))
         if self.refused:

@@ -143,7 +143,7 @@ class Space:
 
     def samples(self) -> list[Candidate]:
         """Return the algorithms as written, without bounds; if none, the `first` points."""
-        tables = [one.table for one in self.scenario.algorithm if not one.bound]
+        tables = [algorithm.table for algorithm in self.scenario.algorithm if not algorithm.bound]
         written = [Candidate("", table) for table in tables]
         return written or [self.candidate(*point) for point in self.first()]
 
