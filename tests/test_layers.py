@@ -55,8 +55,8 @@ LINES = """
     simulator/objectives       2580   learning curves, their evidence, factors matched between runs
     simulator/programs         4140   28 algorithms with HPSGD's two decisions, and twelve codecs
     simulator/reports          2240   terminal, page and sliders
-    simulator/results          5260   intervals from published residuals, models of error, verdict
-    simulator/scenario         2850   every key with its description; kinds of hardware by name
+    simulator/results          5270   intervals from published residuals, models of error, verdict
+    simulator/scenario         2860   every key with its description; kinds of hardware by name
     simulator/studies          7310   search and sweep by time at equal loss, fit, four papers
     validate                  12150   real training, logs, calibration and the matrix
     docs                        660   what generates pages
