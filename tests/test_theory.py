@@ -421,7 +421,9 @@ def test_hpsgds_window_and_pace_are_those_of_simulation():
         made = worlds.scenario(
             *tables, compute="1.5 s", steps=600, network=network, overhead=overhead
         )
-        for index, row in enumerate(theory.theory(made)["hpsgd"]):
+        table = theory.theory(made)["hpsgd"]
+        assert [row["label"] for row in table] == [choice["label"] for choice in tables]
+        for index, row in enumerate(table):
             run = worlds.simulate(made, index)
             settled = np.polyfit(run.curve["step"][20:], run.curve["time"][20:], 1)[0]
             assert row["seconds_per_step"] == pytest.approx(settled, rel=0.005), row
