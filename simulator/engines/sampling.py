@@ -15,7 +15,6 @@ from ..cluster.failures import Calendar
 from ..distributions.random_streams import Purpose, generator
 from ..programs import Program
 from ..programs.pieces.schedule import FixedPeriod
-from ..results.statistics import human
 from ..scenario.cluster import Cluster, Sampling
 from ..scenario.scenario import Scenario
 from .collective import TIME_TOLERANCE, Collective, Why, earliest
@@ -86,7 +85,7 @@ class Sampled:
         if 2 * self.late <= len(self.taken):
             return []
         return [
-            f"cluster.sampling.deadline = {human(self._patience)}: in {self.late} of "
+            f"cluster.sampling.deadline = {self._patience:g} s: in {self.late} of "
             f"{len(self.taken)} rounds no client reported by then, and the mean had the first "
             "report alone; write a longer one"
         ]

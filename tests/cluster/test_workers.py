@@ -70,7 +70,7 @@ def test_compute_times_are_the_laws_own_draws():
 def test_a_share_of_the_workers_straggles(workers, share, seed):
     settings = {"extra": "1 s", "extra_share": share}
     if share * workers < 0.5:
-        with pytest.raises(InputError, match=f"none of {workers} workers"):
+        with pytest.raises(InputError, match=f"rounds to 0 of {workers} workers"):
             scenario(workers=workers, cluster=settings)
         return
     world = scenario(workers=workers, cluster=settings)

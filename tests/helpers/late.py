@@ -340,7 +340,9 @@ class Collective:
                 for part in parts.values():
                     part.over = True
                 actual = [torch.stack(gave).sum(dim=0)] if "sum" in self.what else gave
-                for part in parts.values():
+                for rank, part in parts.items():
+                    if "exchange" in self.what:
+                        actual = [one.view(size, -1)[rank] for one in gave]
                     for to, value in zip(part.take, [one.clone() for one in actual], strict=True):
                         to.copy_(value)
 
@@ -399,6 +401,11 @@ class Group:
         (mine,), (rows,) = tensors, outputs
         about = f"gather of {mine.numel()} {mine.dtype}"
         return self._start(about, mine.raw, [row.raw for row in rows], (outputs, tensors))
+
+    def alltoall_base(self, output: Late, mine: Late, *_: list[int]) -> Work:
+        about = f"exchange of {mine.numel()} {mine.dtype}"
+        parts = output.raw.view(self._size, -1)
+        return self._start(about, mine.raw, [*parts], (output, mine))
 
     def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
         with LOCK:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.programs.pieces.transform import (
     SGD,
+    TRANSFORMS,
     AdamW,
     FedAdam,
     Identity,
@@ -35,6 +36,16 @@ def test_off_is_the_identity_piece():
     assert read(0.9) == Momentum(0.9)
     assert read({"kind": "momentum", "mu": 0.9}) == Momentum(0.9)
     assert read({"kind": "identity"}) == Identity()
+
+
+def test_the_share_of_a_buffer_that_remains_is_below_one_and_0_by_default():
+    """And a kind that needs no key besides its own may be written as its name."""
+    for wrong in (-0.1, 1.0, 1.5):
+        with pytest.raises(ValidationError, match="mu"):
+            read({"kind": "sgd", "mu": wrong})
+    assert read("sgd") == read({"kind": "sgd"}) == SGD(weight_decay=0.0, mu=0.0)
+    needing = [one["properties"]["kind"] for one in TRANSFORMS.schemas if len(one["required"]) > 1]
+    assert {one["const"] for one in needing} == TRANSFORMS.kinds.keys() - {*TRANSFORMS.names}
 
 
 @given(vectors, st.floats(0.01, 0.99))

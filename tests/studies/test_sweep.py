@@ -279,7 +279,7 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
 
 
 def test_other_versions_are_refused():
-    with pytest.raises(InputError, match="install those"):
+    with pytest.raises(InputError, match="install the same versions"):
         executors.checked({"numpy": "0"}, len, [])
 
 
