@@ -358,9 +358,8 @@ def steps_of(scenario: Scenario) -> Callable[[int], float]:
     network, size = ClosedForm(scenario), scenario.model.bytes
 
     def of_period(tau: int) -> float:
-        idle = tau * expected_max(workers, tau) + network.mean_plan.latency
-        woken = float(network.waking("mean", size, 1.0 + idle, 1.0))
-        return seconds_per_step(workers, whole + woken, tau)
+        woken = network.waking("mean", size, tau * expected_max(workers, tau), 0.0)
+        return seconds_per_step(workers, whole + float(woken), tau)
 
     return cache(of_period)
 

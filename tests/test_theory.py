@@ -637,3 +637,11 @@ def test_over_tcp_without_a_profile_a_step_takes_what_simulate_says():
     )  # fmt: skip
     (row,) = theory.theory(made)["periods"]
     assert row["seconds_per_step"] == pytest.approx(worlds.simulate(made).duration / 20, rel=1e-9)
+    # A pause begins when gloo's last segment has arrived, not when the links have sent it.
+    network |= {"library": "gloo"}
+    plan = {"network": network, "model": {"parameters": 10_000_000}, "theory": {"periods": [1]}}
+    worker = {"workers": 2, "compute": "1 s"}
+    one, many = (worlds.scenario({"name": "ssgd"}, steps=n, **worker, **plan) for n in (1, 11))
+    (row,) = theory.theory(one)["periods"]
+    later = (worlds.simulate(many).duration - worlds.simulate(one).duration) / 10
+    assert row["seconds_per_step"] == pytest.approx(later, rel=1e-9)

@@ -254,25 +254,22 @@ class ClosedForm:
             return added, saved + tcp.credit([size] * (hops // 2), rate, 0.0, burst)
         return added, tcp.credit([size] * hops, rate, plan.latency / hops, burst)
 
-    def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
+    def waking(self, kind: str, payload: float, idle: Any, latency: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.
 
-        The links are idle from `free` until the collective `begins`: times of one seed, or arrays.
+        The collective begins when the links have been `idle` (s; inf: always), and the last bytes
+        arrived `latency` (s) after they became so: times of one seed, or arrays.
         """
         if self.pause == inf:
             return 0.0
         members = tuple(range(self.workers)) if team is None else team
         added, saved = self._pauses(kind, members, payload)
-        first = free == 0  # new connections, and full buckets
-        plan = self.plan(self.way(kind, payload, team).key, members)
-        silent = begins - free - plan.latency  # excluding the last latency
         longest = len(added) * self.pause  # a pause may be endless
-        halvings = np.where(first, longest, np.clip(silent, 0.0, longest)) // self.pause
+        halvings = np.clip(idle - latency, 0.0, longest) // self.pause
         slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
         if not saved:
             return slow
-        empty = np.where(first, 0.0, np.maximum(0.0, self.filling - (begins - free)))
-        return slow - np.maximum(0.0, saved - empty)
+        return slow - np.maximum(0.0, saved - np.maximum(0.0, self.filling - idle))
 
     @cached_property
     def mean_plan(self) -> CollectivePlan:

@@ -172,8 +172,8 @@ class FlowNetwork:
         way = self._formula.way(kind, max(sizes), team)
         delay = (way.delay or 0.0) + way.extra + (0.0 if self.begun else self._settings.setup)
         plan = self._formula.plan(way.key, team)
-        free = self.quiet_since - plan.latency if self.begun else 0.0
-        delay += float(self._formula.waking(kind, max(sizes), at, free, team))
+        idle = at - self.quiet_since + plan.latency if self.begun else inf
+        delay += float(self._formula.waking(kind, max(sizes), idle, plan.latency, team))
         prepared = self.prepared(kind, team, max(sizes))
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as in `Traffic`

@@ -253,7 +253,8 @@ class Clocks:
             handle.ahead = network.ahead(joined, kind, payload, latency)
         if not self._payloads:
             transmission = transmission + network.settings.setup
-        transmission = transmission + network.waking(kind, payload, begins, self._free)
+        idle = np.where(self._free == 0, np.inf, begins - self._free)
+        transmission = transmission + network.waking(kind, payload, idle, latency)
         kind = network.way(kind, payload, None).key
         free: Any = begins + transmission
         done: Any = free + latency

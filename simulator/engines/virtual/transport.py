@@ -100,8 +100,9 @@ class ClosedFormTransport:
                 transmission, latency = self.traffic.collective(
                     collective.kind, sum(sizes) / len(sizes), max(sizes), part
                 )
+                idle = begins - free if free else inf  # new connections, and full buckets
                 transmission += self.traffic.network.waking(
-                    collective.kind, max(sizes), begins, free, part
+                    collective.kind, max(sizes), idle, latency, part
                 )
                 if crashed[0] >= begins + transmission + latency:
                     break
