@@ -39,7 +39,7 @@ UNKNOWN = (
 
 LIMITS = {
     "hpsgd": "hpsgd: exact for constant, equal gradients, and for means within the shortest window",
-    "hybrid": "hybrid: exact for exponential gradients and a free server, or for one never idle",
+    "hybrid": "hybrid: exact for exponential gradients and a free or never idle server",
 }
 
 Workers = Sequence[Sequence[Distribution]]
@@ -189,13 +189,13 @@ def best_by_interval(
     intervals = []
     for number in range(count):
 
-        def then(tau: int, steps: float = steps, drifted: float = drifted) -> float:
+        def at_end(tau: int, steps: float = steps, drifted: float = drifted) -> float:
             more = interval / seconds_per_step(tau)
             drift = bound.drift * (drifted + more * (tau - 1)) / (steps + more)
             return bound(steps + more, 1, 1) + drift
 
-        tau = bisect_left(range(best), True, lo=1, key=lambda tau: then(tau + 1) >= then(tau))
-        intervals.append(Interval(number * interval, round(steps), tau, then(tau)))
+        tau = bisect_left(range(best), True, lo=1, key=lambda tau: at_end(tau + 1) >= at_end(tau))
+        intervals.append(Interval(number * interval, round(steps), tau, at_end(tau)))
         more = interval / seconds_per_step(tau)
         steps, drifted = steps + more, drifted + more * (tau - 1)
     return intervals
@@ -259,8 +259,9 @@ def smallest_period(compute: float, transmission: float) -> int:
 def window(compute: float, mean: float, shortest: int = 2, agree: float = 0.0) -> int:
     """Return the steps between HPSGD's means, for gradients of equal, constant times.
 
-    max(shortest, ceil(t_sync/t_train)) if a poll, from step `shortest` of a window on, takes no
-    time (`agree`, seconds). `mean`: seconds from the start of a mean to its arrival.
+    Workers poll from step `shortest` of a window on; a poll takes `agree` seconds. Without that
+    time, the result is max(shortest, ceil(t_sync/t_train)). `mean`: seconds from its start to its
+    arrival.
     """
     return max(shortest, _ceil((mean + shortest * agree) / (compute + agree)))
 
@@ -274,16 +275,15 @@ def seconds_per_update(
     their update: exact for exponential gradients of mean c and a server that takes no time. The
     server takes K r + a, with (r, a) in `server`: exact if its queue is never empty.
     """
-    left = workers - gradients if wait else workers
-    rates = range(left + 1, workers + 1) if wait else [workers] * gradients
+    rates = range(workers - gradients + 1, workers + 1) if wait else [workers] * gradients
     return max(compute * sum(1 / rate for rate in rates), gradients * server[0] + server[1])
 
 
 def theory(scenario: Scenario) -> dict[str, Any]:
     """Return all predictions for one scenario, as in `paceline theory --json`.
 
-    The bound's columns are empty or None unless the objective is "bound"; all columns are, if
-    `selected` returns None. Raises InputError if a time has no expectation, or all are zero.
+    Without objective "bound", the bound's columns are empty or None; all columns are if `selected`
+    returns None. Raises InputError if a time has no expectation, or if all times are zero.
     """
     world = selected(scenario)
     if world is None:
@@ -333,7 +333,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
 def selected(scenario: Scenario) -> Scenario | None:
     """Return the scenario with a round's clients as workers; None if they differ.
 
-    Without sampling, return the scenario itself. None also if a round waits for the first
+    Without sampling, return the scenario itself. Return None as well if a round waits for the first
     reports, a deadline or a server.
     """
     cluster, network = scenario.cluster, scenario.network
@@ -378,7 +378,7 @@ def _laws(scenario: Scenario) -> list[list[Distribution]]:
 
 def _in_buckets(scenario: Scenario) -> float | None:
     """Return seconds per step of the first ssgd-bucketed; None without a formula."""
-    algorithm = next((one for one in scenario.algorithm if one.name == "ssgd-bucketed"), None)
+    algorithm = next((a for a in scenario.algorithm if a.name == "ssgd-bucketed"), None)
     if algorithm is None or not scenario.network.closed_form:
         return None
     pieces, first = algorithm.parameters["buckets"], scenario.cluster.unfreed_share
@@ -437,33 +437,35 @@ def _crossings(
 def _hpsgd(scenario: Scenario, alone: float) -> list[dict[str, Any]]:
     """Return each hpsgd's window and step time; `alone`: step time without waits."""
     rows = []
-    for one in (one for one in scenario.algorithm if one.name == "hpsgd"):
-        under, given = scenario.under(one), one.parameters
+    for algorithm in scenario.algorithm:
+        if algorithm.name != "hpsgd":
+            continue
+        under, keys = scenario.under(algorithm), algorithm.parameters
         laws, cost, overhead = _laws(under), mean_cost(under), under.costs
-        shared, least = given["decision"] == "shared", given["shortest_window"]
+        shared, least = keys["decision"] == "shared", keys["shortest_window"]
         agree = overhead.agree + overhead.agree_latencies * word_cost(under) if shared else 0.0
         steps = window(alone, cost.transmission + cost.latency, least, agree)
-        polls, paced = steps - least + 1, alone * steps
-        if shared:  # all wait for the slowest whenever they ask
-            paced = least * expected_max(laws, least) + (polls - 1) * expected_max(laws, 1)
-        pace = (paced + polls * agree + overhead.issue + overhead.collect) / steps
-        rows.append({"label": one.label, "window": steps, "seconds_per_step": pace})
+        polls, compute = steps - least + 1, alone * steps
+        if shared:  # all workers wait for the slowest at every poll
+            compute = least * expected_max(laws, least) + (polls - 1) * expected_max(laws, 1)
+        pace = (compute + polls * agree + overhead.issue + overhead.collect) / steps
+        rows.append({"label": algorithm.label, "window": steps, "seconds_per_step": pace})
     return rows
 
 
 def _hybrid(scenario: Scenario, alone: float) -> list[dict[str, Any]]:
     """Return when each hybrid is synchronous, and its updates per second at both ends."""
     rows, m, costs = [], scenario.cluster.workers, scenario.server
-    for one in (one for one in scenario.algorithm if one.name == "hybrid"):
-        given, server = one.parameters, (costs.receive, costs.apply)
-        if given["threshold"]:
+    for algorithm in scenario.algorithm:
+        keys, server = algorithm.parameters, (costs.receive, costs.apply)
+        if algorithm.name != "hybrid" or keys["threshold"]:
             continue
-        wait, size, arrivals = given["wait"], given["step_size"], given["count"] == "arrivals"
+        wait, size, arrivals = keys["wait"], keys["step_size"], keys["count"] == "arrivals"
         times = [seconds_per_update(alone, m, k, server, wait=wait) for k in range(1, m + 1)]
         switch = sum(size / (k if arrivals else 1) * times[k - 1] for k in range(1, m))
         first, last = (1 / time if time else None for time in (times[0], times[-1]))
         ends = {"first_updates_per_second": first, "last_updates_per_second": last}
-        rows.append({"label": one.label, "switch": switch, **ends})
+        rows.append({"label": algorithm.label, "switch": switch, **ends})
     return rows
 
 

@@ -24,7 +24,7 @@ from .failures import Calendar, Down, merged, united
 Transfer = Callable[[int], tuple[float, float]]
 """A function from a joining rank to the model's transmission time and latency (s)."""
 OUT = ("down", "absent", "communicate", "wait", "unselected")
-"""What a worker does during an outage before it downloads the model and waits for the others."""
+"""Activities of a worker during an outage; `communicate`: it downloads the model."""
 TRIES = 200  # a worker that fails to join this often in a row has left for good
 
 
@@ -43,8 +43,8 @@ Agenda = list[tuple[float, int, Absence, float]]
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     """Yield the spans in which a worker is absent, in order, without the time to join."""
-    both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
-    return united(merge(*both))
+    sources = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
+    return united(merge(*sources))
 
 
 def _by_law(spec: Membership, seed: int, rank: int) -> Iterator[Down]:
@@ -104,7 +104,7 @@ def all_day(cluster: Cluster) -> bool:
 
 
 def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Return times of day (s), and the share of the working hours before each."""
+    """Return times of day (s), and the share of the working hours before every time."""
     edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
     spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # strictly rising
     done = np.append(0.0, spans.cumsum())
@@ -124,8 +124,8 @@ def worked(cluster: Cluster, time: float) -> float:
 
 def working_seconds(cluster: Cluster, time: float) -> float:
     """Return the seconds of working hours before a time (s)."""
-    there = sum(end - start for start, end in working_hours(cluster))
-    return time if there == DAY else there * worked(cluster, time)
+    daily = sum(end - start for start, end in working_hours(cluster))
+    return time if daily == DAY else daily * worked(cluster, time)
 
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
@@ -178,11 +178,11 @@ class Members:
         return self.calendars[rank].next(time)[1]
 
     def leaves(self, rank: int, time: float) -> bool:
-        """Return whether a worker is absent at a time (s), or has been told to leave."""
+        """Return whether a worker is absent at a time (s), or has notice of an absence."""
         return self.notice_time(rank, time) <= time
 
     def notice_time(self, rank: int, time: float) -> float:
-        """Return when (s) a worker is told of its current or next absence."""
+        """Return when (s) a worker receives notice of its current or next absence."""
         return self.calendars[rank].next(time)[0] - self.notice[rank]
 
     def down(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
@@ -225,11 +225,11 @@ class Members:
         """Advance to the next request for the model, or to the end of the last transfer."""
         until = self._next[0][0] + self._restart if self._next else inf
         while self._joining:
-            served, leaves = self._first(self._ends), self._first(self._cuts)
+            served, leaves = self._earliest(self._ends), self._earliest(self._cuts)
             end = self._clock + (served - self._served) * len(self._joining)
             if min(end, leaves) > until:
                 break
-            self._pass(min(end, leaves))
+            self._move_clock(min(end, leaves))
             if end <= leaves:
                 self._served = served
             _, rank, absence, latency = heappop(self._ends if end <= leaves else self._cuts)
@@ -237,10 +237,10 @@ class Members:
             needs, holds = self._needs.pop(rank)
             missing = (needs - self._served) / holds if end > leaves else 0.0
             self._sent.append((self._clock, rank, 1 - missing))
-            self._know(rank, absence, self._clock + latency)
+            self._record_join(rank, absence, self._clock + latency)
         if not self._next:
             return
-        self._pass(until)
+        self._move_clock(until)
         back, rank, left = heappop(self._next)
         if self._tries[rank] == TRIES:
             self._departed[rank], self._pending[rank] = left, 0
@@ -249,7 +249,7 @@ class Members:
         leaves = self._announce(rank)
         absence = Absence(left, back, min(until, leaves), leaves)
         if leaves <= until:
-            self._know(rank, absence, leaves)
+            self._record_join(rank, absence, leaves)
             return
         self._joining[rank] = absence
         holds, latency = self._transfer(rank)
@@ -257,20 +257,20 @@ class Members:
         heappush(self._ends, (self._served + holds, rank, absence, latency))
         heappush(self._cuts, (leaves, rank, absence, inf))
 
-    def _know(self, rank: int, absence: Absence, joined: float) -> None:
+    def _record_join(self, rank: int, absence: Absence, joined: float) -> None:
         """Record when a worker has the model, or that it leaves first."""
         self._tries[rank] = self._tries[rank] + 1 if joined >= absence.joined else 0
         self._absences[rank].append(absence._replace(joined=min(joined, absence.joined)))
         self._pending[rank] -= 1
 
-    def _first(self, agenda: Agenda) -> float:
+    def _earliest(self, agenda: Agenda) -> float:
         """Return the earliest time on an agenda among transfers still under way."""
         while self._joining.get(agenda[0][1]) is not agenda[0][2]:
             heappop(agenda)
         return agenda[0][0]
 
-    def _pass(self, time: float) -> None:
-        """Advance all transfers under way; each has an equal share of the link."""
+    def _move_clock(self, time: float) -> None:
+        """Advance all transfers under way, which share the link equally."""
         if self._joining:
             self._served += (time - self._clock) / len(self._joining)
         else:

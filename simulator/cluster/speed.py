@@ -136,7 +136,7 @@ def stretched(node: Any, durations: Iterator[float], speed: Speed) -> Iterator[f
 
 
 def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Any]) -> list[Iterator[float]]:
-    """Return iterators over the workers' step durations (s); `nodes` have the clocks."""
+    """Return iterators over the workers' step durations (s), by the clocks of `nodes`."""
     worker_speeds = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)
     work = workers.compute_times(scenario.nominal, seed)  # speeds do not apply to overheads

@@ -1,9 +1,9 @@
 """Define the interface of every distribution of a random time (seconds).
 
 A distribution can be sampled, and has an expectation, variance, survival function, CDF and
-quantiles. Times are never negative: parameters that could make them so are refused. Sampling in
-blocks of any size gives the same numbers: `sample(rng, a)` then `sample(rng, b)` are
-`sample(rng, a + b)`.
+quantiles. Times are never negative: a parameter that allows negative times is an error. Sampling in
+blocks of any size gives the same numbers: `sample(rng, a)` and then `sample(rng, b)` return the
+numbers of `sample(rng, a + b)`.
 """
 
 from abc import ABC, abstractmethod
@@ -86,7 +86,7 @@ class Distribution(BaseModel, ABC):
         """
         q = np.asarray(q, dtype=float)
         if not np.all((q >= 0) & (q <= 1)):
-            raise ValueError("a probability lies in [0, 1]")
+            raise ValueError("a probability must be from 0 to 1")
         return self._quantile(q)
 
     def residual(self, u: ArrayLike) -> Array:

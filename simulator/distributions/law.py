@@ -99,7 +99,7 @@ class Mixture(Distribution):
 
     dist: Literal["mixture"] = "mixture"
     components: Annotated[tuple[Component, ...], Field(min_length=1)] = Field(
-        description="laws, each with its weight: one is drawn for every time"
+        description="laws with weights: every time comes from one law, drawn by weight"
     )
 
     @property

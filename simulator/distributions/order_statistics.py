@@ -3,8 +3,8 @@
 E[max] is the integral of 1 - prod F_i, where F_i is the CDF of worker i's sum of `tau` times. It is
 exact for families that are closed under sums (constants, exponentials, gammas). Other laws are
 discretised on a lattice that preserves their mean, and convolved `tau` times by FFT. Beyond the
-lattice a sum is large because one of its terms is: P(S > x) ~ tau P(Y > x - (tau - 1) E[Y])
-(Embrechts, Klüppelberg and Mikosch, Modelling Extremal Events, section 1.3).
+lattice, one large term dominates a sum: P(S > x) ~ tau P(Y > x - (tau - 1) E[Y]) (Embrechts,
+Klüppelberg and Mikosch, Modelling Extremal Events, section 1.3).
 """
 
 import math
@@ -146,6 +146,6 @@ def _integral(sums: Sequence[_Sum], edges: Array) -> float:
     at_last, at_double = sf(last).item(), sf(2 * last).item()
     if not at_double:
         return float(half @ panels)
-    fall = math.log2(at_last / at_double)  # only a power law reaches that far: this is its power
-    beyond = float(last[0]) * at_last / (fall - 1) if fall > 1 else math.inf
+    power = math.log2(at_last / at_double)  # only a power law has a tail beyond the last edge
+    beyond = float(last[0]) * at_last / (power - 1) if power > 1 else math.inf
     return float(half @ panels) + beyond

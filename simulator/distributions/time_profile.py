@@ -44,15 +44,15 @@ class TimeProfile(BaseModel, ABC):
     _starts: tuple[float, ...] = PrivateAttr(default=())
     _factors: tuple[float, ...] = PrivateAttr(default=())
 
-    def _set(self, starts: Sequence[float], factors: Sequence[float], named: str) -> None:
+    def _set(self, starts: Sequence[float], factors: Sequence[float], source: str) -> None:
         if len(starts) != len(factors):
             raise ValueError(
                 f"{len(starts)} times and {len(factors)} factors; write one factor per time"
             )
         if not starts or starts[0] != 0:
-            raise ValueError(f'{named} does not begin at "0 s"; add a factor for the start')
+            raise ValueError(f'{source} does not begin at "0 s"; add a factor for the start')
         if any(later <= earlier for earlier, later in pairwise(starts)):
-            raise ValueError(f"{named} is out of order; list times in ascending order, each once")
+            raise ValueError(f"{source} is out of order; list every time once, in ascending order")
         if self.period is not None and starts[-1] >= self.period:
             raise ValueError(
                 f"period ({self.period:g} s) must be above the last time ({starts[-1]:g} s); "
@@ -61,7 +61,7 @@ class TimeProfile(BaseModel, ABC):
         self._starts, self._factors = tuple(starts), tuple(factors)
         if self.mean == 0:
             raise ValueError(
-                "zero for good, so work after that never ends; write a last factor above 0, "
+                "the factor stays zero, so work never ends; write a last factor above 0, "
                 "or add a period"
             )
 

@@ -24,7 +24,7 @@ LARGEST = 100_000_000  # bytes of a log; a million steps take about 20 MB
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
 EVENTS = "tfevents"  # in the name of every event file of TensorBoard
 SHOWN = 80  # characters of a cell in a message
-ENDS = ("__MIN", "__MAX")  # of the columns beside each one that W&B exports
+ENDS = ("__MIN", "__MAX")  # of the two extra columns that W&B exports for every metric
 HISTORY = "log_history"  # the list in a trainer_state.json of Transformers
 OBJECT = 'write an object per line, such as {{"step": 1, "{}": 0.41}}'
 
@@ -61,10 +61,10 @@ def read(path: Path, needed: str, value: str, growing: bool = False) -> tuple[li
 def numbers(
     rows: Rows, columns: Sequence[tuple[int, str, Callable[[Any], float]]]
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return columns as numbers (rows, columns), their lines, and how many lack one.
+    """Return columns as numbers (rows, columns), row lines, and the rows left out.
 
-    `columns`: index, name and reader of each column. A reader returns nan for an empty cell and
-    raises ValueError for a wrong one. Raises ValueError, which names line and column.
+    `columns`: index, name and reader of each column. A reader returns nan for an empty cell, so the
+    row is left out, and raises ValueError for a wrong cell. Raises ValueError with line and column.
     """
     result, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
     for line, cells in rows():

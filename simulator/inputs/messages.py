@@ -1,4 +1,4 @@
-"""Word refusals for the author of a scenario: place, problem and remedy."""
+"""Write error messages for the author of a scenario: place, problem and remedy."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from . import untrusted
 KeyPath = tuple[str | int, ...]
 CONTROL_CHARACTERS = re.compile(
     "(?![\n\t])[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)  # ends of lines and tabs do no harm
+)  # line ends and tabs are harmless
 """Characters that control a terminal or reverse the direction of text."""
 WORDS = untrusted.packaged(__file__, "messages.toml")
 """Sentences by pydantic's type of error, and names that users mistake for keys."""

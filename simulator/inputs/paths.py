@@ -58,7 +58,7 @@ def leaves(name: str, folder: Path) -> bool:
 
 
 def refusals(table: Any, file: str, folder: Path, remedy: str = REMEDY) -> dict[KeyPath, str]:
-    """Word a refusal, by key path, for each file outside `folder` that `file` names."""
+    """Return an error message, by key path, for each file outside `folder` in `file`."""
     return {
         path: f"{file}: {dotted(path)} = {show(name)}: outside the folder of that file; {remedy}"
         for path, name in named(table)

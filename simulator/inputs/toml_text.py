@@ -22,8 +22,8 @@ def by_dotted_key(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
             result |= by_dotted_key(value, f"{head}{key}.")
         elif _tables(value):
             names = [entry.get("label") or entry.get("name") for entry in value]
-            for number_, (entry, name) in enumerate(zip(value, names, strict=True)):
-                where = name if name and names.count(name) == 1 else number_
+            for index, (entry, name) in enumerate(zip(value, names, strict=True)):
+                where = name if name and names.count(name) == 1 else index
                 result |= by_dotted_key(entry, f"{head}{key}.{where}.")
         else:
             result[f"{head}{key}"] = value

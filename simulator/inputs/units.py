@@ -30,7 +30,7 @@ EXAMPLES = {
     "computing speed": ["312 TFLOP/s", "1 PFLOP/s"],
 }
 SI = {"time": "s", "size": "B", "bandwidth": "B/s", "computing speed": "FLOP/s"}
-LEAST = 1e-30  # products and quotients of such numbers, and sums over all steps, stay floats
+LEAST = 1e-30  # products, quotients and sums over all steps then neither overflow nor become zero
 MOST = dict.fromkeys(SI, 1e30) | {"time": 1e18}  # in SI units; 1e18 s are 30 billion years
 
 

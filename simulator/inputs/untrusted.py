@@ -1,4 +1,4 @@
-"""Read untrusted files within bounds, and refuse bad ones in uniform words.
+"""Read untrusted files within bounds, with uniform errors for files that are wrong.
 
 To read a new format, call `text` or `content` inside `refused`, and parse the result.
 JSON and TOML are parsed here, within bounds on depth.
@@ -67,16 +67,16 @@ def reason(error: Exception) -> str:
 def opened(path: Path | str) -> Iterator[BinaryIO]:
     """Open a regular file to read its bytes. Raises OSError, also for anything else.
 
-    A named pipe would block until something writes into it; /dev/zero never ends. A pipe that the
-    shell hands over, as in <(...), is already open in this process, and is read.
+    A named pipe would block until something writes into it; /dev/zero never ends. A pipe from the
+    shell, as in <(...), is already open in this process, so it is allowed.
     """
-    handed = re.fullmatch(r"/dev/(stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+", str(path)) is not None
-    number = os.open(path, os.O_RDONLY | (0 if handed else getattr(os, "O_NONBLOCK", 0)))
+    from_shell = re.fullmatch(r"/dev/(stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+", str(path)) is not None
+    number = os.open(path, os.O_RDONLY | (0 if from_shell else getattr(os, "O_NONBLOCK", 0)))
     with open(number, "rb") as file:
         mode = os.fstat(number).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not (stat.S_ISREG(mode) or (handed and stat.S_ISFIFO(mode))):
+        if not (stat.S_ISREG(mode) or (from_shell and stat.S_ISFIFO(mode))):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         yield file
 
@@ -138,7 +138,7 @@ def document(text: str | bytes) -> dict[str, Any]:
 
 
 def shallow(value: Any, deepest: int) -> bool:
-    """Tell whether tables and lists nest at most `deepest` levels."""
+    """Return whether tables and lists nest at most `deepest` levels."""
     level = [value]
     for _ in range(deepest):
         inner = (table.values() if isinstance(table, Mapping) else table for table in level)

@@ -64,9 +64,9 @@ class Way(NamedTuple):
     latency. `delay`: seconds added by NCCL, whose collectives do not overlap; None: the next one
     may begin once the links are free. `extra`: seconds of transmission beyond the plan's, inside
     hosts or by a slower protocol. `other`: time of NCCL's other algorithm on the links,
-    relative to this one. `within`: seconds of concurrent communication inside workers, and
-    `chunk`: those before the first and after the last chunk is on the links. `overlap`: most
-    seconds for which the links carry chunks both ways.
+    relative to this one. `within`: seconds of concurrent communication inside workers; `chunk`: its
+    part before the first chunk is on the links and after the last one. `overlap`: most seconds for
+    which the links carry chunks both ways.
     """
 
     key: str
@@ -230,9 +230,9 @@ class ClosedForm:
     def after_pause(
         self, kind: str, members: Sequence[int], payload: float
     ) -> tuple[list[float], float]:
-        """Return the seconds that a pause adds, and those that full buckets save.
+        """Return the seconds that a pause adds, and the seconds that full buckets save.
 
-        The first is slow start's, indexed by the number of time-outs that the pause lasts.
+        The first is a list, for slow start, by the number of time-outs that the pause lasts.
         """
         team = tuple(members)
         key = self.way(kind, payload, None if len(team) == self.workers else team).key
@@ -309,11 +309,11 @@ class ClosedForm:
         return self._ways[kind, payload, team]
 
     def _gloo(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
-        cut = gloo_segments(len(team), payload, kind == "gather")
-        way = Way(f"{kind} of {cut.segments} segments", cut)
+        ring = gloo_segments(len(team), payload, kind == "gather")
+        way = Way(f"{kind} of {ring.segments} segments", ring)
         if (way.key, team) not in self._plans:
-            volume = cut.phases * cut.segments * cut.share
-            self._plans[way.key, team] = around(self, team, cut.hops, volume)
+            volume = ring.phases * ring.segments * ring.share
+            self._plans[way.key, team] = around(self, team, ring.hops, volume)
         return way
 
     def _byteps(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
@@ -321,9 +321,9 @@ class ClosedForm:
 
         A chunk passes the links of the devices twice: scattered and copied to the host, copied back
         and gathered. Over TCP one socket carries all chunks and requests in order (ps-lite,
-        src/zmq_van.h): the request for a chunk's mean, made when it has been pushed, waits behind
-        all chunks that the devices have passed on by then. So links carry chunks both ways only
-        while the devices are still at work.
+        src/zmq_van.h). A worker requests a chunk's mean after pushing the chunk, behind all chunks
+        that the devices have delivered by then. So links carry chunks both ways only while the
+        devices are at work.
         """
         way = f"{kind} by servers" if kind == "mean" else kind
         if (way, team) not in self._plans:
@@ -382,7 +382,7 @@ class ClosedForm:
         return cluster, held, hop
 
     def growth(self, team: Team) -> float:
-        """Return the factor of a given duration for the number of its workers."""
+        """Return the factor of [network].duration for a team's number of workers."""
         size, way = self.workers if team is None else len(team), self.settings.duration_grows
         return 1.0 if way == "not" else log2(size) if way == "log" else size - 1.0
 
@@ -410,7 +410,7 @@ class ClosedForm:
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return how long (s) before the last worker each one ends; same shape as `ends`."""
+    """Return each worker's lead (s) over the last one; same shape as `ends`."""
     last = ends.max(axis=-1, keepdims=True)
     return np.asarray(np.subtract(last, ends, out=np.zeros(ends.shape), where=last < inf))
 
@@ -419,7 +419,7 @@ class Traffic:
     """The communication of one run: its random draws, and its bytes.
 
     `links` has the bytes of the last call of `totals`, at the last point of a curve, so the bytes
-    shown for a link are those that its price covers.
+    of a link match its price.
     """
 
     def __init__(
@@ -458,7 +458,7 @@ class Traffic:
         return transmission + self.network.settings.setup if first else transmission, latency
 
     def count(self, kind: str, payload: float, team: Team = None) -> None:
-        """Count a collective's bytes as whole numbers, whose sum has no order."""
+        """Count a collective's bytes as whole numbers, so that order cannot change the sum."""
         self.add(self.network.way(kind, payload, team).key, round(payload), team)
 
     def add(self, key: str, payload: int, team: Team = None) -> None:
@@ -511,9 +511,9 @@ class Traffic:
         if (source, to) not in self._messages:
             link, size = self.network.message_link(source, to), self.network.model_bytes
             key = source * (self.network.workers + 1) + to
-            made = self._messages[source, to] = self._make_route(link, size, self._seed, key)
+            route = self._messages[source, to] = self._make_route(link, size, self._seed, key)
             if link.name in self.network.charged:
-                self._costly.append(made)
+                self._costly.append(route)
         return self._messages[source, to]
 
     def add_message(self, source: int, to: int, size: int) -> None:

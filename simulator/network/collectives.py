@@ -301,13 +301,13 @@ def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
 def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
     """Cost a sequence of rounds; a round lasts as long as its slowest message."""
     worst: Counter[RegionPath] = Counter()
-    held, passed = 0.0, list[tuple[RegionPath, float]]()
+    held, volumes = 0.0, list[tuple[RegionPath, float]]()
     for turn in rounds:
         used = [links.link(a, b) for a, b in turn.pairs]
         worst[max(used, key=lambda link: link.latency)] += 1
         held += turn.share / min(link.bandwidth for link in used)
-        passed += [(link, turn.share) for link in used]
-    return CollectivePlan(dict(worst), held, _volumes(passed))
+        volumes += [(link, turn.share) for link in used]
+    return CollectivePlan(dict(worst), held, _volumes(volumes))
 
 
 def _rounds_messages(rounds: Iterable[Round]) -> Messages:
@@ -387,10 +387,10 @@ def _binary_tree(size: int) -> dict[int, int]:
 
 
 def _two_trees(hosts: Hosts) -> list[dict[int, int]]:
-    """Return each rank's parent in two trees; with even numbers none is inner in both.
+    """Return each rank's parent in two trees.
 
-    The second tree is the first one mirrored or, for an odd number of hosts, shifted by one
-    (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).
+    The second tree is the first one mirrored, so that no host is inner in both, or, for an odd
+    number of hosts, shifted by one (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).
     """
     size = len(hosts)
     tree = _binary_tree(size)
@@ -459,21 +459,21 @@ def double_tree(hosts: Hosts) -> Messages:
         ways = {rank: _to_root(tree, rank) for rank in tree}
         ranks = sorted(ways, key=lambda rank: -len(ways[rank]))  # from the leaves up
         first = ways[ranks[0]][0][1] if ranks else None  # above the deepest leaf
-        come = {rank: [stream[rank, tree[rank]]] for rank in ranks if rank not in below}
+        ends = {rank: [stream[rank, tree[rank]]] for rank in ranks if rank not in below}
         for rank in [*(rank for rank in ranks if rank in below), *({*below} - {*ranks})]:
-            after = [number for low in below[rank] for number in come[low]]
+            after = [number for low in below[rank] for number in ends[low]]
             after = everything if rank == first else after
             if rank in tree:
-                come[rank] = builder.add([(rank, tree[rank])], 0.0, [after], lane)
+                ends[rank] = builder.add([(rank, tree[rank])], 0.0, [after], lane)
             else:
-                come[rank] = after
+                ends[rank] = after
         for rank in reversed(ranks):
-            after = come[tree[rank]]
-            come[rank] = builder.add([(tree[rank], rank)], 0.0, [after], lane)
+            after = ends[tree[rank]]
+            ends[rank] = builder.add([(tree[rank], rank)], 0.0, [after], lane)
     return builder.messages()
 
 
-def _alone(team: Team) -> Hosts:
+def _on_own_hosts(team: Team) -> Hosts:
     """Return a host for every worker."""
     return [[rank] for rank in team]
 
@@ -488,8 +488,8 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
     "recursive-doubling": _in_rounds(_recursive_doubling),
     "halving-doubling": _in_rounds(_halving_doubling),
     "double-tree": CollectiveKind(
-        lambda links, team: double_tree_plan(links, _alone(team)),
-        lambda team, _regions: double_tree(_alone(team)),
+        lambda links, team: double_tree_plan(links, _on_own_hosts(team)),
+        lambda team, _regions: double_tree(_on_own_hosts(team)),
     ),
     "server": CollectiveKind(server_plan, None),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),

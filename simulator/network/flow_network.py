@@ -81,13 +81,13 @@ class SharedNetwork:
         moved, saturated = self.fabric.usage()
         rows = []
         for number, line in enumerate(self.lines):
-            could, down = line.capacity * end, 0.0
+            most, down = line.capacity * end, 0.0
             if number in self.offered:
                 offered, since, capacity = self.offered[number]
                 rest = max(0.0, end - since)
-                could = offered + capacity * rest
+                most = offered + capacity * rest
                 down = self._down[number] + (rest if capacity == 0 else 0.0)
-            share = float(moved[number]) / could if 0 < could < inf else 0.0
+            share = float(moved[number]) / most if 0 < most < inf else 0.0
             rows.append(
                 {
                     "line": line.name,
@@ -223,34 +223,34 @@ class FlowNetwork:
         return gather(order) if kind == "gather" else messages("ring", order)
 
     def _prepare(self, kind: str, way: Way, team: Team) -> PreparedTransfer:
-        made = self._messages(kind, way, team)
-        routes = [self.topology.route(ranks) for ranks in made.routes]
+        sent = self._messages(kind, way, team)
+        routes = [self.topology.route(ranks) for ranks in sent.routes]
         fixed = np.array([sum(law.expectation for law in route.laws) for route in routes])
         laws = [
             route.laws if not all(law.is_constant for law in route.laws) else () for route in routes
         ]
         random = {
             law: np.flatnonzero(
-                np.isin(made.route, [n for n, route_laws in enumerate(laws) if route_laws == law])
+                np.isin(sent.route, [n for n, route_laws in enumerate(laws) if route_laws == law])
             )
             for law in dict.fromkeys(laws)
             if law
         }
         for which in random.values():
-            fixed[made.route[which]] = 0.0
+            fixed[sent.route[which]] = 0.0
         moved: defaultdict[str, Array] = defaultdict(lambda: np.zeros(self._workers))
-        for number, ranks in enumerate(made.routes):
-            mine = made.route == number
+        for number, ranks in enumerate(sent.routes):
+            rows = sent.route == number
             for source, to in pairwise(ranks):
-                np.add.at(moved[self._hop(source, to)], made.origin[mine], made.share[mine])
+                np.add.at(moved[self._hop(source, to)], sent.origin[rows], sent.share[rows])
         used = frozenset(line for route in routes for line in route.lines)
         lanes: Counter[Team] = Counter()
         paths = []
-        for ranks in made.routes:
+        for ranks in sent.routes:
             paths.append(self.path(ranks, lanes[ranks]))
             lanes[ranks] += 1
-        plan = made.plan(paths)
-        return PreparedTransfer(plan, fixed[made.route], random, dict(moved), used)
+        plan = sent.plan(paths)
+        return PreparedTransfer(plan, fixed[sent.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
         """Return a hop's "from->to", and record whether its bytes are egress."""

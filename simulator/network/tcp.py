@@ -160,20 +160,20 @@ def missed(scenario: Scenario) -> Missed:
     rates are those of NCCL's sockets. gloo's law includes its only thread.
     """
     values, network = measured(), scenario.network
-    seen = Missed(values["low"], values["median"], values["high"], int(values["collectives"]))
+    base = Missed(values["low"], values["median"], values["high"], int(values["collectives"]))
     rate = min(carried(scenario), default=0.0)
     if network.library == "gloo" and rate:
         slow, usual, fast = (1 / rate + 1 / host for host in (HOSTS[0], HOST, HOSTS[1]))
-        return seen._replace(low=seen.low * fast / usual, high=seen.high * slow / usual)
+        return base._replace(low=base.low * fast / usual, high=base.high * slow / usual)
     if not rate:
-        return seen
+        return base
     low, median, high = (
         rate / values[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
     )
-    ends = max(seen.low, low), max(seen.median, median), max(seen.high, high)
-    if network.library == "ideal" and ends == seen[:3]:
-        return seen
-    return Missed(*ends, int(values["hosts"]))
+    quantiles = max(base.low, low), max(base.median, median), max(base.high, high)
+    if network.library == "ideal" and quantiles == base[:3]:
+        return base
+    return Missed(*quantiles, int(values["hosts"]))
 
 
 def rates(network: Network) -> list[float]:

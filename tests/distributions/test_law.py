@@ -216,7 +216,7 @@ def profiles(draw):
     spans = draw(st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=5))
     starts = np.concatenate([[0.0], np.cumsum(spans)[:-1]])
     factors = draw(st.lists(st.floats(0, 2), min_size=len(spans), max_size=len(spans)))
-    factors[-1] += 0.1  # not zero for good
+    factors[-1] += 0.1  # the last factor is above zero
     table = {"at": [f"{start!r} s" for start in starts.tolist()], "factor": factors}
     if draw(st.booleans()):
         table["period"] = f"{sum(spans) * 1.01!r} s"

@@ -16,7 +16,7 @@ because a ring among 256 workers has 130,000 messages. It is local: an event upd
 of flows that it can affect (`sharing.py`), and they equal those of a solution for all flows.
 
 Invariants:
-- Time never goes back: nothing may be started or changed before `clock`.
+- Time never goes back: callers start and change nothing before `clock`.
 - Every rate is max-min fair whenever time passes; all events of an instant are handled before
 rates are computed, so their order at that instant does not change the rates.
 - Equal inputs give equal bits: ties are ordered by ticket, then by message; sums of rates are
@@ -66,7 +66,7 @@ class Fabric:
         self._plans: dict[MessagePlan, _Loaded] = {}
         self._running: dict[int, tuple[int, _Loaded]] = {}
         self._orders: list[tuple[float, int, int, float | None]] = []
-        self._tickets = self._given = 0
+        self._tickets = self._order_count = 0
 
     @property
     def clock(self) -> float:
@@ -185,8 +185,8 @@ class Fabric:
 
     def _order(self, at: float, which: int, capacity: float | None) -> None:
         self._check(at)
-        self._given += 1
-        heapq.heappush(self._orders, (at, self._given, which, capacity))
+        self._order_count += 1
+        heapq.heappush(self._orders, (at, self._order_count, which, capacity))
 
     def _carry_out(self) -> None:
         _, _, which, capacity = heapq.heappop(self._orders)

@@ -56,8 +56,8 @@ PATH = np.dtype(
     + [("start", _I), ("listed", _I)]
 )
 """A path; `line`, `lines`: its part of `path_lines`; `free`: a FLOW or -1. `serial`: whether its
-transfers flow one after another; `busy`: the one that flows, `head` to `tail`: its queue (FLOWs or
--1). `start[i]`: the i-th path whose queue may advance; `listed`: whether it is one of them."""
+transfers flow one after another; `busy`: the FLOW under way, `head` to `tail`: its queue (FLOWs or
+-1). `start[i]`: the i-th path whose queue may advance; `listed`: whether this path is in it."""
 
 QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
 """A heap with an index: `heap[item].place` is the item's position in the heap, -1 if absent."""

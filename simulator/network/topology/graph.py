@@ -116,7 +116,7 @@ class NetworkGraph:
         link = self.places.link(site, site)
         half = link is not None and link.sharing == "half-duplex"
         line, node_rates = self.places.line(site, site), self.places.node_rates(rank)
-        rates = [mine or nic or rate for mine, rate in zip(node_rates, line, strict=True)]
+        rates = [own or nic or rate for own, rate in zip(node_rates, line, strict=True)]
         index = -1 if link is None else self.network.link.index(link)
         names = [name] if half else [f"{name} out", f"{name} in"]
         for name, capacity in zip(names, rates[: len(names)], strict=True):

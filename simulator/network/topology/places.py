@@ -45,7 +45,7 @@ class Places:
         """Return the bytes/s that a node may send to another, and the other receive.
 
         inf: unlimited. A link between two places limits both ends. Without one, workers have
-        separate lines, and the server's line is no limit.
+        separate lines, and the server's line is unlimited.
         """
         ends, server = (self.of(source), self.of(to)), len(self.regions)
         (out, into), link, table = self.line(*ends), self.link(*ends), self.settings.regions

@@ -66,7 +66,7 @@ class Line:
 
     `capacity`: bytes/s, inf: unlimited. `per_flow`: whether every flow has the whole capacity.
     `profile`: factor of the capacity over time, None for 1. During `outages` the capacity is zero.
-    `loads`: bytes/s to subtract from the capacity, and the intervals of that.
+    `loads`: bytes/s to subtract from the capacity, and the intervals of the loads.
     """
 
     name: str
