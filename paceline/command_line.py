@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from paceline.simulator.errors import InputError, RunError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import visible
 from paceline.simulator.inputs.paths import demand_possible
 
@@ -44,7 +44,7 @@ RENAMED = {"doctor": ("probe", "--check"), "schema": ("list", "schema")}  # old 
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
-OPTIONS = tomllib.loads((Path(__file__).parent / "options.toml").read_text("utf-8"))
+OPTIONS = untrusted.packaged(__file__, "options.toml")
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between lines
 REASONS = 5  # most lines of reasons below a table
 EXTRAPOLATED, RESTS = "extrapolated", "basis of losses"

@@ -1,9 +1,9 @@
 """List the names that a scenario may use, and shipped scenarios: `paceline list`."""
 
-import tomllib
 from typing import Any, get_args
 
 from ..distributions.law import ComputeLaw
+from ..inputs import untrusted
 from ..programs import catalogue
 from ..scenario import hardware as catalogued
 from ..scenario.tables import Objective
@@ -35,7 +35,7 @@ def objectives() -> Rows:
 def scenarios() -> Rows:
     """List the shipped scenarios with their files."""
     return [
-        _row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""), {}, str(path))
+        _row(name, untrusted.packaged(path, path.name).get("title", ""), {}, str(path))
         for name, path in shipped().items()
     ]
 

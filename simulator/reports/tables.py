@@ -6,6 +6,7 @@ cell's interval follows its value in brackets.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from ..inputs import messages
@@ -34,6 +35,15 @@ OF_CLIENTS = (
     "gradients_per_hour", "useful_share",
 )  # fmt: skip
 FEW = 3  # most kinds of time that fit one column
+
+
+def leading(parts: dict[str, Any], most: int, also: Iterable[str | None]) -> set[str]:
+    """Return the labels to show of a ranking: its first `most`, every part's first, and `also`.
+
+    `parts`: the part of the cluster by label, the best first.
+    """
+    firsts = {part: label for label, part in reversed(parts.items())}
+    return parts.keys() & {*islice(parts, most), *firsts.values(), *also}
 
 
 def of_runs(

@@ -1,9 +1,7 @@
 """Make the tables that commands print on a terminal."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:  # theory needs no simulator
     from ..studies.sweep.table import SweepResult
     from ..studies.tune.result import TuneResult
 
-TABLES = Path(__file__).with_name("tables.toml")
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 SWEEP_ROWS = 40  # most rows of a sweep on a terminal
 TUNE_ROWS = 6  # most rows of a search
@@ -171,11 +168,10 @@ def distinct(result: "SweepResult") -> list[Row]:
 def tune(result: "TuneResult") -> list[Table | str]:
     """Tabulate the leading configurations of a search, and the cost of wrong inputs."""
     verdict, ranked = result.verdict, result.ranked
-    firsts = {one.candidate.part and one.candidate.part.name: one.label for one in ranked[::-1]}
-    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference, *firsts.values()]
-    shown = ranked[:TUNE_ROWS]
-    shown += [one for one in ranked if one not in shown and one.candidate.label in also]
-    rows = result.rows(shown)
+    parts = {one.label: one.candidate.part and one.candidate.part.name for one in ranked}
+    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference]
+    shown = tables.leading(parts, TUNE_ROWS, also)
+    rows = result.rows([one for one in ranked if one.label in shown])
     rows.sort(key=lambda row: row["label"] != verdict.pick)
     aim = result.objective
     about = {"objective": aim.name, "measure": aim.says, "unit": aim.unit}
@@ -227,12 +223,10 @@ def fit(result: "FitResult") -> list[Table]:
 
 def theory(document: Row) -> list[Table | str]:
     """Tabulate the document of `paceline theory`, without its notes."""
-    keys = _headings()
-    del keys["claims"]
     tables = [
         _table(rows, {heading: _value(key) for heading, key in columns.items() if key in there})
-        for name, columns in keys.items()
-        if (rows := document[name])
+        for name, columns in _headings().items()
+        if name != "claims" and (rows := document[name])
         for there in [{key for row in rows for key, value in row.items() if value is not None}]
     ]
     return [_hide(document["hide"]), *tables]
@@ -290,7 +284,8 @@ def claims(rows: Sequence[Row]) -> Table | str:
 
 def _headings() -> dict[str, dict[str, str]]:
     """Return keys of documents by column heading, for every table of tables.toml."""
-    return tomllib.loads(untrusted.text(TABLES))
+    headings: dict[str, dict[str, str]] = untrusted.packaged(__file__, "tables.toml")
+    return headings
 
 
 def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:

@@ -6,12 +6,10 @@ in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the
 of results. `shown_in` limits these places.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite, nan
-from pathlib import Path
 from typing import Any
 
 from ..inputs import untrusted
@@ -149,8 +147,7 @@ def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
 
 
 RESULT_COLUMNS = tuple(
-    ResultColumn(**column)
-    for column in tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))["column"]
+    ResultColumn(**column) for column in untrusted.packaged(__file__, "columns.toml")["column"]
 )
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_per_step")

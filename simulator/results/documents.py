@@ -4,9 +4,7 @@ They contain the keys that readers rely on. Documents are checked, because users
 files.
 """
 
-import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -36,7 +34,7 @@ _TYPES: dict[str, Any] = {
 }
 _LIST: Any = list  # a type made at run time, which type checkers do not accept
 _TABLE: Any = dict
-_WRITTEN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
+_WRITTEN = untrusted.packaged(__file__, "documents.toml")
 
 
 @cache

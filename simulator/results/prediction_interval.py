@@ -7,7 +7,6 @@ algorithms are joint, so that errors that two of them share cancel in their rati
 
 import csv
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,14 +94,14 @@ class Unfitted:
         )
 
 
-@cache
-def model_errors() -> dict[str, Any]:
+def model_errors() -> Mapping[str, Any]:
     """Return the model's errors in the validation matrix, by kind of network.
 
     Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
     `python -m paceline.validate.matrix.page`.
     """
-    return tomllib.loads(untrusted.text(MODEL_ERROR))
+    errors: Mapping[str, Any] = untrusted.packaged(__file__, MODEL_ERROR.name)
+    return errors
 
 
 @dataclass(frozen=True)

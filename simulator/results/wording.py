@@ -4,9 +4,7 @@ It also words reasons, of a verdict and of the time that runs take.
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +16,7 @@ from .statistics import PREFIXED, large, number, percent, prefixed, time_unit, w
 
 NO_GAIN = "no higher"
 NAMED = 2  # most algorithms that a sentence names; the others are counted
-SENTENCES = tomllib.loads(untrusted.text(Path(__file__).with_name("reasons.toml")))
+SENTENCES = untrusted.packaged(__file__, "reasons.toml")
 """A sentence for each reason, by its code, with the names of its numbers."""
 
 

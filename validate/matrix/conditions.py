@@ -5,18 +5,17 @@ fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms), separat
 """
 
 import shlex
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import nearest, toml
 from paceline.simulator.load.load import load
 from paceline.simulator.scenario.scenario import Scenario
 
 FILE = "validation/matrix"  # the shipped scenario that conditions change
-DESIGN = tomllib.loads(Path(__file__).with_name("design.toml").read_text("utf-8"))
+DESIGN = untrusted.packaged(__file__, "design.toml")
 ALGORITHMS = DESIGN["algorithms"]
 """Those that a profile is fitted to ("calibrated"), and other "kinds"."""
 

@@ -6,7 +6,6 @@ words for differences; `templates` has the code.
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from paceline.simulator.cluster.prices import worker_devices
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import nearest, visible
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import catalogue
@@ -28,9 +28,7 @@ from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
 from . import table_of
 
-TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
-    (Path(__file__).parent / "targets.toml").read_text("utf-8")
-)
+TARGETS: dict[str, dict[str, Any]] = {**untrusted.packaged(__file__, "targets.toml")}
 OPTIMIZERS, REFUSED, SETTINGS = (TARGETS.pop(key) for key in ("optimizers", "refused", "settings"))
 
 

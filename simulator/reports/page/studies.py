@@ -67,13 +67,12 @@ def ranking(tune: Row, place: int) -> PageSection:
 def _configurations(tune: Row) -> list[PageTable]:
     """Return the ranking with the amounts of every configuration."""
     pick, ranked = tune["verdict"]["pick"], tune["ranking"]
-    best = ranked[:CONFIGURATIONS]
-    firsts = {str(row.get("part")): row["label"] for row in ranked[::-1]}
-    also = {pick, *firsts.values()}
-    also |= {(row.get("to_reference") or {}).get("label") for row in best}
-    rest = [row for row in ranked[CONFIGURATIONS:] if row["label"] not in also]
-    shown = [row for row in ranked if row not in rest]
+    bases = {(row.get("to_reference") or {}).get("label") for row in ranked[:CONFIGURATIONS]}
+    parts = {row["label"]: str(row.get("part")) for row in ranked}
+    first = tables.leading(parts, CONFIGURATIONS, {pick, *bases})
+    shown = [row for row in ranked if row["label"] in first]
     shown.sort(key=lambda row: row["label"] != pick)
+    rest = [row for row in ranked if row["label"] not in first]
     used = consumption.cells(ranked)[1].items()
     columns = tables.of_search(ranked, tune)
     columns |= {head: cell for head, cell in used if head.partition(" ")[0] in USED}

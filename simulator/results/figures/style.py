@@ -4,7 +4,6 @@ Axes have units, and bands show uncertainty. Colour-blind readers can tell the c
 line also has its own dash and marker. The values are in style.toml.
 """
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,7 +13,7 @@ from typing import Any
 from ...errors import InputError
 from ...inputs import untrusted
 
-_WRITTEN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
+_WRITTEN = untrusted.packaged(__file__, "style.toml")
 COLOURS: Sequence[str] = _WRITTEN["colours"]
 DASHES = {name: (0, tuple(gaps)) if gaps else "-" for name, gaps in _WRITTEN["dashes"].items()}
 """Matplotlib's patterns by Plotly's names."""

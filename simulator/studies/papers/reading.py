@@ -10,15 +10,14 @@ of those names. A row that names some of `[rows]` stands for each of them, and a
 its own. `[shown]`: the paper's figures and tables; see `Paper`.
 """
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...inputs import untrusted
 from ...inputs.messages import nearest
 from . import measures
 from .claim import Claim, Kind, Paper
@@ -34,7 +33,7 @@ def paper(name: str) -> Paper:
     """Return the paper of that name. Raises InputError."""
     if name not in NAMES:
         raise InputError(f"reproduce {name}: no such paper; {nearest(name, NAMES, 'write one of')}")
-    document = tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
+    document = untrusted.packaged(__file__, f"{name}.toml")
     return Paper(
         name,
         **{key: document[key] for key in ("title", "source", "settings", "shown")},
