@@ -448,21 +448,26 @@ def surest(
     return pick, [Reason("surer", {"label": best, "low": low, "high": high})]
 
 
-def at_equal_loss(times: Values, losses: Values, base: Values, worth: float) -> list[float]:
-    """Return the times (seconds) after which each loss would equal the mean of `base`.
+def at_equal_loss(losses: Compared, times: Compared, base: str, worth: float) -> Compared:
+    """Return the times (seconds) after which each loss would equal the mean loss of `base`.
 
-    `worth`: the relative change of the loss for `MARGIN` of the tokens.
+    `worth`: the relative change of the loss for `MARGIN` of the tokens, which gives the exponent by
+    which tokens grow with the loss.
     """
-    power, goal = exponent(worth), float(np.mean(base))
-    return [
-        time * (loss / goal) ** power if math.isfinite(loss) and loss > 0 else math.inf
-        for time, loss in zip(times, losses, strict=True)
-    ]
-
-
-def exponent(worth: float) -> float:
-    """Return the exponent by which tokens grow with the loss, from the worth of `MARGIN` tokens."""
-    return math.log1p(MARGIN) / math.log1p(worth)
+    power, goal = math.log1p(MARGIN) / math.log1p(worth), float(np.mean(losses.values[base]))
+    equal = {
+        label: [
+            time * (loss / goal) ** power if math.isfinite(loss) and loss > 0 else math.inf
+            for time, loss in zip(row, losses.values[label], strict=True)
+        ]
+        for label, row in times.values.items()
+    }
+    shared = losses.factors.get(base, 1.0)
+    drawn = {  # an error that the baseline shares leaves the difference in loss as it is
+        label: (losses.factors.get(label, shared) / shared) ** power * times.factors.get(label, 1.0)
+        for label in {**losses.factors, **times.factors}
+    }
+    return Compared(equal, drawn)
 
 
 def would_decide(ranked: Order, seeds: int, terms: "Known") -> Reason | None:
@@ -637,13 +642,9 @@ def of_equal_tokens(
 
     `times`: seconds of the runs; `worth`: see `at_equal_loss`.
     """
-    base, power = baseline(losses.values, known.names), exponent(worth)
-    goal, shared = losses.values[base], losses.factors.get(base, 1.0)
-    equal = {k: at_equal_loss(times.values[k], losses.values[k], goal, worth) for k in times.values}
-    drawn = {  # an error that the baseline shares leaves the difference in loss as it is
-        k: (factor / shared) ** power * times.factors.get(k, 1.0)
-        for k, factor in losses.factors.items()
-    }
+    base = baseline(losses.values, known.names)
+    moved = at_equal_loss(losses, times, base, worth)
+    equal, drawn = moved
     ranked = order(equal, equal, terms=Terms(known.exact, known.heavy), factors=drawn)
     tokens = {k: _tokens(known.rows.get(k, {})) for k in equal}
     most = max(tokens.values())
@@ -656,7 +657,7 @@ def of_equal_tokens(
     return conclude(
         of_equal_loss(base),
         ranked,
-        Compared(equal, drawn),
+        moved,
         known,
         pick=pick,
         reasons=why,

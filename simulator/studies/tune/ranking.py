@@ -52,37 +52,37 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
     scores = {contender.label: contender.scores for contender in contenders}
     if not objective.steps:
         return scores
-    models = [contender.model for contender in contenders if contender.model]
-    worth = min((model.margin for model in models), default=MARGIN)
-    goal = reference(contenders)
-    base = [score.value for score in scores[goal]]
-    shared = compared_losses(contenders).factors.get(goal, 1.0)
-    power, out = verdict.exponent(worth), excluded(contenders, objective)
+    losses, base = compared(scores), reference(contenders)
+    models = {one.label: one.model for one in contenders if one.model}
+    drawn = {label: np.array(model.times) for label, model in models.items() if model.times}
+    spent = {label: [objective.spent(score) for score in runs] for label, runs in scores.items()}
+    times = verdict.Compared(spent, drawn)
+    if objective.max_loss is None:
+        worth = min((model.margin for model in models.values()), default=MARGIN)
+        times = verdict.at_equal_loss(losses, times, base, worth)
+    out = excluded(losses, base, objective.max_loss)
 
-    def moved(score: Score, label: str) -> Score:
-        spent, drawn = [objective.spent(score)], np.ones(1)
-        if score.model and score.model.times:
-            drawn = np.array(score.model.times)
-        if objective.max_loss is not None:
-            (value,) = spent if score.reached and label not in out else [math.inf]
-        else:
-            (value,) = verdict.at_equal_loss(spent, [score.value], base, worth)
-            if score.model and score.model.factors:
-                drawn = drawn * np.power(np.array(score.model.factors) / shared, power)
-        factors = tuple(drawn.tolist()) if len(drawn) > 1 else ()
+    def moved(score: Score, value: float, label: str) -> Score:
+        if objective.max_loss is not None and (label in out or not score.reached):
+            value = math.inf
+        factors = tuple(times.factors[label].tolist()) if label in times.factors else ()
         model = score.model and score.model._replace(factors=factors, margin=MARGIN)
         return score._replace(value=value, model=model)
 
-    return {label: [moved(score, label) for score in runs] for label, runs in scores.items()}
+    return {
+        label: [moved(*pair, label) for pair in zip(runs, times.values[label], strict=True)]
+        for label, runs in scores.items()
+    }
 
 
-def excluded(contenders: Sequence[Contender], objective: TuningObjective) -> list[str]:
-    """Return the labels whose loss exceeds the user's bound, by the best estimate."""
-    base, losses = reference(contenders), compared_losses(contenders)
-    if objective.max_loss is None:
+def excluded(losses: verdict.Compared, base: str, most: float | None) -> list[str]:
+    """Return the labels whose loss exceeds that of `base` by more than a share `most` of it.
+
+    The best estimate counts. None: there is no bound.
+    """
+    if most is None:
         return []
     shares = {label: losses.above(label, base) for label in losses.values if label != base}
-    most = objective.max_loss
     return [label for label, share in shares.items() if not share or share.value > most]
 
 

@@ -197,7 +197,7 @@ class TuneResult(Display):
         if aim.day:
             reasons.append(Reason("day-worth", {"worth": {"value": aim.day, "unit": aim.currency}}))
         if aim.max_loss is not None:
-            out = len(ranking.excluded(self.ranked, aim))
+            out = len(ranking.excluded(self._losses, self.reference or "", aim.max_loss))
             numbers = {"count": out, "most": aim.max_loss, "label": self.reference}
             reasons.append(Reason("max-loss", numbers))
         return reasons
