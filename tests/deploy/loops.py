@@ -270,7 +270,7 @@ def parts(loop):
 
 
 def lost(rank):
-    """Return what each process is told when one of an island fails."""
+    """Return the error in every process when one process of an island fails."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "inner"))
     net = fully_shard(nn.Linear(4, 4), mesh=mesh["inner"])
     try:

@@ -123,7 +123,7 @@ def test_a_loss_is_read_a_window_later(monkeypatch):
     assert len(reads) == 160  # all but the warm-up's, and those of the last window
     with pytest.raises(ValueError, match="x"), watched.step():
         raise ValueError("x")
-    assert watched.taken == 200  # a block that fails is no step
+    assert watched.taken == 200  # a block that fails does not count
 
 
 WORLD = """

@@ -17,7 +17,7 @@ from ...results.verdict import ALONE
 from .objective import OBJECTIVES
 
 SHOWN = 12  # configurations in the chart of the ranking
-LEAST = 0.01  # a quantity with less spread (a share) is no part of a trade-off
+LEAST = 0.01  # a trade-off leaves out quantities with less spread (a share)
 MOST = 2000  # best configurations of a search, which are compared
 GOOD, WORSE = Look.at(0), Look.at(1)._replace(hollow=True)
 Row = Mapping[str, Any]

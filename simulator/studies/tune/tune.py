@@ -87,7 +87,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
         notes += ended_short(tried, ranked, aim.target)
         close = closest(ranked, order)
-        timed = len(close) > 1 and not aim.steps  # else times change, but no loss does
+        timed = len(close) > 1 and not aim.steps  # after equal steps, a change moves times alone
         ended = len(contenders) + len(search.refused)
 
         def rest(done: float, runs: int) -> None:
