@@ -24,12 +24,10 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
 from paceline.simulator.results.statistics import crossing, human, jsonable, number
 
+from .steering.inputs import FEW, MEMORY, Drift
+
 WINDOW, MOST_WINDOWS = 20, 10  # fewest steps of a window; most, for logs that show no round's end
 PAUSE, LONG = 3.0, 20.0  # times the median step: of a gap, and of a step, that are no training
-MARGIN = math.log(1.05)  # beyond the prediction: smaller differences change no decision
-BAND = math.log(1.1)  # around a reported level, beyond which the next report is due
-SLACK, ALARM, MOST = 0.5, 12.0, 3.0  # of Page's sums, in deviations; MOST: of one window
-LEAST, FEW, MEMORY = 0.01, 12, 64  # smallest deviation; fewest and most windows that show it
 RECENT = 8  # windows whose median predicts the rest
 STAND_INS = ("none", "bound", "quadratic")  # objectives whose losses are not the user's
 Amount = tuple[float, float, float]
@@ -80,48 +78,6 @@ class Prediction:
     compute: float | None = None
     price: float | None = None
     currency: str = ""
-
-
-class Drift:
-    """Test whether a level has left an interval (Page, Biometrika 41, 1954).
-
-    Each value adds its distance beyond an end, in deviations and less SLACK, to the sum of that
-    end, which never falls below 0. The level has left once a sum reaches ALARM. MOST bounds what
-    one value adds, because of pauses. The deviation follows from the mean difference of neighbours
-    (sqrt(pi) / 2 of it if normal), of which a change affects one. After an alarm the new level
-    counts.
-    """
-
-    def __init__(self) -> None:
-        self.values = deque[float](maxlen=MEMORY)
-        self._jumps = deque[float](maxlen=MEMORY)
-        self._sums, self._counts = [0.0, 0.0], [0, 0]
-        self._reported: float | None = None
-
-    @property
-    def deviation(self) -> float:
-        """Return the standard deviation of a value."""
-        return max(LEAST, 0.886 * fmean(self._jumps)) if self._jumps else 1.0
-
-    def add(self, value: float, low: float, high: float) -> int:
-        """Add a logarithm; return how many of the last values are outside, 0 if by chance."""
-        if self.values:
-            self._jumps.append(abs(value - self.values[-1]))
-        self.values.append(value)
-        if len(self._jumps) < FEW:
-            return 0
-        if self._reported is not None:
-            low, high = self._reported - BAND, self._reported + BAND
-        for end, beyond in enumerate((low - value, value - high)):
-            total = self._sums[end] + min((beyond - MARGIN) / self.deviation, MOST) - SLACK
-            self._sums[end] = max(0.0, total)
-            self._counts[end] = self._counts[end] + 1 if total > 0 else 0
-        count = self._counts[int(self._sums[1] > self._sums[0])]
-        if max(self._sums) < ALARM:
-            return 0
-        self._sums, self._counts = [0.0, 0.0], [0, 0]
-        self._reported = median([*self.values][-count:])
-        return min(count, MEMORY)
 
 
 class Step:
@@ -223,8 +179,7 @@ class Watcher:
         else:
             seconds = _mean(times)
         self._windows.append((first, seconds, between, means))
-        value, low, high = map(math.log, (seconds, *self.prediction.step_time[1:]))
-        if count := self._pace.add(value, low, high):
+        if count := self._pace.add(seconds, *self.prediction.step_time[1:]):
             self._report(self._on_pace("pace", count))
 
     def _on_pace(self, code: str, count: int) -> Report:
@@ -265,8 +220,7 @@ class Watcher:
         if not 0 < low <= high < math.inf:
             return
         self._firsts.append(first)
-        half, ratio = math.log(high / low) / 2, loss / math.sqrt(low * high)
-        if count := self._loss.add(math.log(ratio), -half, half):
+        if count := self._loss.add(loss, low, high):
             since = self._firsts[-count]
             where = "is back within" if low <= loss <= high else "has left"
             sentence = (
@@ -274,7 +228,8 @@ class Watcher:
                 f"predicted {number(low)} to {number(high)}."
             )
             now = self.taken, since, sentence
-            self._report(Report("loss", *now, loss, (low, high), ratio))
+            middle = math.sqrt(low * high)
+            self._report(Report("loss", *now, loss, (low, high), loss / middle))
 
     def _report(self, report: Report) -> None:
         self.reports.append(self._with_rest(report))

@@ -1,6 +1,8 @@
-"""Estimate workers' step times and the time of averages from telemetry."""
+"""Estimate step times and averages from telemetry, and test levels for drift."""
 
-from math import exp, hypot, log
+from collections import deque
+from math import exp, hypot, log, sqrt
+from statistics import fmean, median
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from .telemetry import Settings, Telemetry, period
 MEMORY, PRIOR, LEAST, CLEAR, RELEVANT = 64, 6.0, 0.01, 5.0, log(1.05)
 AVERAGE_SPREAD = 0.05  # of one average, at first: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers
+BAND = log(1.1)  # around a reported level, beyond which the next report is due
+SLACK, ALARM, MOST = 0.5, 12.0, 3.0  # of Page's sums, in deviations; MOST: of one value
+FEW = 12  # fewest differences of values that show their deviation
 MINOR = 0.1  # share of the largest cause below which another is not mentioned
 
 
@@ -79,6 +84,50 @@ class Level:
     def error(self) -> float:
         """Return the relative standard error of the mean."""
         return float((self._variance / sum(self._weights) + LEAST**2) ** 0.5)
+
+
+class Drift:
+    """Test whether a level has left an interval (Page, Biometrika 41, 1954).
+
+    Each logarithm adds its distance beyond an end, in deviations and less SLACK, to the sum of that
+    end, which never falls below 0. The level has left once a sum reaches ALARM. MOST bounds what
+    one value adds, because of pauses. The deviation follows from the mean difference of neighbours
+    (sqrt(pi) / 2 of it if normal), of which a change affects one. After an alarm the new level
+    counts.
+    """
+
+    def __init__(self) -> None:
+        self._values = deque[float](maxlen=MEMORY)
+        self._jumps = deque[float](maxlen=MEMORY)
+        self._sums, self._counts = [0.0, 0.0], [0, 0]
+        self._reported: float | None = None
+
+    @property
+    def deviation(self) -> float:
+        """Return the standard deviation of a value."""
+        return max(LEAST, 0.886 * fmean(self._jumps)) if self._jumps else 1.0
+
+    def add(self, value: float, low: float, high: float) -> int:
+        """Add a value and its interval; return how many of the last are outside, 0 if by chance."""
+        value, half = log(value / sqrt(low * high)), log(high / low) / 2
+        low, high = -half, half
+        if self._values:
+            self._jumps.append(abs(value - self._values[-1]))
+        self._values.append(value)
+        if len(self._jumps) < FEW:
+            return 0
+        if self._reported is not None:
+            low, high = self._reported - BAND, self._reported + BAND
+        for end, beyond in enumerate((low - value, value - high)):
+            total = self._sums[end] + min((beyond - RELEVANT) / self.deviation, MOST) - SLACK
+            self._sums[end] = max(0.0, total)
+            self._counts[end] = self._counts[end] + 1 if total > 0 else 0
+        count = self._counts[int(self._sums[1] > self._sums[0])]
+        if max(self._sums) < ALARM:
+            return 0
+        self._sums, self._counts = [0.0, 0.0], [0, 0]
+        self._reported = median([*self._values][-count:])
+        return min(count, MEMORY)
 
 
 class Inputs:

@@ -1,23 +1,21 @@
 """Control a deployed run: choose settings by a model, and watch the prediction."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.results.statistics import human, number
 
-from .inputs import Inputs
+from .inputs import Drift, Inputs
 from .outlook import Outlook
 from .telemetry import Settings, Telemetry, period, written
 
 FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the remaining time that a change must save
 CERTAIN = 2.0  # standard errors by which a change must save this
-ROUNDS = 8  # rounds in a compared mean loss, before which the watch is silent
+ROUNDS = 8  # rounds before which the watch is silent on the step time
 SURE = 3.0  # standard errors: with a test every round, 5 % would soon cause a false alarm
 Pair = tuple[float, float]
 
@@ -138,8 +136,7 @@ class Watch:
 
     def __init__(self, prediction: Prediction, inputs: Inputs) -> None:
         self.prediction, self._inputs = prediction, inputs
-        self._losses: deque[Pair] = deque(maxlen=ROUNDS)
-        self._rounds, self._reported = 0, set[str]()
+        self._losses, self._rounds, self._reported = Drift(), 0, set[str]()
 
     def __call__(
         self, record: Telemetry, best: Settings | None = None, unknown: str = ""
@@ -178,17 +175,10 @@ class Watch:
 
     def _off(self, record: Telemetry) -> str:
         """Return that the loss has left its band; "" if that may be chance."""
-        if not record.loss > 0:
-            return ""
         low, high = self.prediction.loss(record.step - record.steps)
-        if not 0 < low <= high < math.inf:
+        if not (record.loss > 0 and 0 < low <= high < math.inf):
             return ""
-        self._losses.append((math.log(record.loss / low), math.log(record.loss / high)))
-        if len(self._losses) < ROUNDS:
-            return ""
-        above_low, above_high = (fmean(distances) for distances in zip(*self._losses, strict=True))
-        width = SURE * stdev(distance for _, distance in self._losses) / math.sqrt(ROUNDS)
-        if above_high - width <= 0 <= above_low + width:
+        if not self._losses.add(record.loss, low, high):
             return ""
         loss, *ends = map(number, (record.loss, low, high))
         return f"the loss is {loss}, outside the predicted {ends[0]} to {ends[1]}"
