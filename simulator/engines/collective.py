@@ -38,7 +38,7 @@ class Collective:
     collectives follow from it, so that the program does not act on its result. `ahead`: how many
     seconds before `done` each worker has the result; None: none. `arrivals`: when each present
     worker joined, where that matters; `reports`: when its message then arrived, for servers that
-    receive each separately. `falls`: when clients dropped out of the round. With failures or
+    receive one by one. `falls`: when clients dropped out of the round. With failures or
     [recovery]: `computed`: the seconds that each worker had computed when it joined; `left_out`:
     workers whose contributions were dropped, and why; `restarts`: crashes that delayed its start or
     interrupted it; `stalls`: spans of seconds in which crashes stopped it, in order.

@@ -35,9 +35,9 @@ def run_world(
 ) -> list[Run]:
     """Run a world, as written, with each of `seeds` in this process.
 
-    `spans`: how many spans of the first seed's run to store. The numbers do not depend on
-    which seeds are run together. If `engine` cannot run the algorithm, `virtual`
-    does, and the runs' `handed_over` says why.
+    `spans`: how many spans of the first seed's run to store. The numbers do not depend on which
+    seeds are run together. If `engine` cannot run the algorithm, `virtual` does; the reason is in
+    the runs' `handed_over`.
     """
     world = with_tuned_rate(world.under())
     # Sums must not depend on how many cores a process may use.
@@ -51,9 +51,9 @@ def run_world(
                 except Unsupported as why:
                     reason = str(why)
                 if len(seeds) > 1:  # a single seed may have stopped them all
-                    alone = partial(run_world, world, engine=engine)
+                    run_one = partial(run_world, world, engine=engine)
                     first, *rest = [[seed] for seed in seeds]
-                    return [*alone(first, spans=spans), *chain.from_iterable(map(alone, rest))]
+                    return [*run_one(first, spans=spans), *chain.from_iterable(map(run_one, rest))]
         runs = [
             virtual.run_world(world, seed, spans=0 if number else spans)
             for number, seed in enumerate(seeds)
@@ -62,7 +62,7 @@ def run_world(
         run.handed_over = reason or ""
         long = reason and run.steps * world.scenario.cluster.workers > LONG
         if engine == "batched" or long:
-            run.notes.append(f"run by the virtual engine, not the batched one: {reason}")
+            run.notes.append(f"run by the virtual engine, not the batched one, because {reason}")
     return runs
 
 

@@ -1,4 +1,4 @@
-"""Share behaviour among nodes: generators, collectives, cut and joined vectors."""
+"""Share behaviour among nodes: generators, collectives, cutting and joining vectors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan

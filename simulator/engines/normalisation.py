@@ -2,7 +2,7 @@
 
 The learning rate of a real optimizer is unrelated to a surrogate's scale. So the program first runs
 on a `Probe`, on the scenario's cluster: its response to a constant gradient is its gain. Then its
-rate is one over its gain, so that momentum, an outer step or a sum of gradients are no speed-up.
+rate is one over its gain, so that momentum, an outer step or a sum of gradients gives no speed-up.
 The rate is constant, because the baseline already contains the schedule's effect. AdamW is replaced
 by its first moment: a surrogate's coordinates count as already scaled by Adam.
 
@@ -40,18 +40,18 @@ from .observer import NEVER, POINTS
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # averages of a probe: an outer momentum of 0.9 has settled by the middle
 LONGEST = 400_000  # most gradients of a run that measures the share of absent workers
-COUNTED = 8  # fewest rounds of a run that measures the gradients that count
-CODED = 48  # rounds after which a program that diverges with its codec has diverged ...
-SEEN = 16  # ... and the number of times that each entry was sent by then
+COUNTED_ROUNDS = 8  # fewest rounds of a run that measures how many gradients are used
+CODEC_ROUNDS = 48  # rounds after which a program that diverges with its codec has diverged ...
+CODEC_SENDS = 16  # ... and the number of times that each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # factor between the limits to try, and the lowest
-TOLERATED = 0.02  # relative rise of the final loss above the least one
-UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
+HIGHEST_RISE = 0.02  # tolerated rise of the final loss above the least one, relative to it
+IGNORED = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
 """Tables without effect on a surrogate; [run] acts only by its end."""
 TIMES = {"cluster", "network", "server", "overhead", "calibration", "recovery"}
 """Tables without effect if only the numbers of steps and workers matter."""
-FOLLOWED = 4  # seeds whose mean loss becomes the loss of all runs of a program with a codec
-SETTLES = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
-PACED, PACING = 1 / 16, 256  # share of a run that shows its speed, and its fewest steps
+CODEC_SEEDS = 4  # seeds whose mean loss becomes the loss of all runs of a program with a codec
+CODEC_STEPS = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
+SPEED_SHARE, SPEED_STEPS = 1 / 16, 256  # share of a run that shows its speed, and its fewest steps
 _goals: dict[str, Goal | Expected | Followed] = {}
 
 RunSeeds = Callable[[World, int], Sequence[Run]]
@@ -68,23 +68,23 @@ def normalised(world: World, run: RunSeeds) -> World:
     expected = expect(world)
     if expected.direct and not _may_miss(world):
         return world.changed(objective=expected)
-    unseen = UNSEEN | TIMES if _by_steps(world) else UNSEEN
-    table = {key: value for key, value in scenario.table.items() if key not in unseen}
+    ignored = IGNORED | TIMES if _by_steps(world) else IGNORED
+    table = {key: value for key, value in scenario.table.items() if key not in ignored}
     ends = [expected.steps, scenario.run.steps, _may_miss(world) and scenario.run.duration]
     text = store.dump([table, algorithm.table, expected.workers, ends])
     key = sha256(text + repr(world.program).encode()).hexdigest()
     if key not in _goals:
         _goals[key] = _goal(world, expected, run)
-    made = _goals[key]
-    if isinstance(made, Goal):
-        world = replace(world, algorithm=_at(algorithm, made.rate))
-    return world.changed(objective=made)
+    objective = _goals[key]
+    if isinstance(objective, Goal):
+        world = replace(world, algorithm=_at(algorithm, objective.rate))
+    return world.changed(objective=objective)
 
 
 def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | Followed:
     """Return a run's objective: its expected or followed loss, or a surrogate."""
     followed, whole = coded(world.algorithm) and _by_steps(world), world
-    if followed and "buckets" in world.algorithm.parameters:  # too small to cut
+    if followed and "buckets" in world.algorithm.parameters:  # its vectors are too small to cut
         world = replace(world, algorithm=_with(world.algorithm, buckets=1))
     if _may_miss(world):
         expected = expect(world, counted=_counted(world, expected, run))
@@ -110,12 +110,12 @@ def _by_steps(world: World) -> bool:
 
 
 def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Followed:
-    """Return a surrogate's loss by steps, from one run with `FOLLOWED` seeds.
+    """Return a surrogate's loss by steps, from one run with `CODEC_SEEDS` seeds.
 
     `whole`: the world whose steps are followed.
     """
     ends = world.scenario.run
-    most = min(ends.steps or inf, max(SETTLES, ROUNDS * surrogate.expected.period))
+    most = min(ends.steps or inf, max(CODEC_STEPS, ROUNDS * surrogate.expected.period))
     every = max(1, int(min(surrogate.expected.steps, most, NEVER)) // POINTS)
 
     @cache
@@ -123,12 +123,12 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
         """Return the steps of a run; under a duration, from the speed of its first part."""
         if ends.duration is None:
             return float(ends.steps or 1)
-        for share in (PACED, 1.0):
+        for share in (SPEED_SHARE, 1.0):
             end = {"duration": share * ends.duration, "steps": None}
             timed = replace(whole, algorithm=_at(whole.algorithm, surrogate.rate))
             settings = ends.model_copy(update=end | {"evaluate_every": None})
             (brief,) = run(_calm(timed, surrogate.expected, settings), 1)
-            if brief.steps >= PACING:
+            if brief.steps >= SPEED_STEPS:
                 break
         return float(brief.steps / share)
 
@@ -140,14 +140,14 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
         while True:
             limited = surrogate.limited(share)
             coded_world = _calm(world, limited, ends.model_copy(update=update))
-            runs = run(coded_world, FOLLOWED)
+            runs = run(coded_world, CODEC_SEEDS)
             points = min(len(run_.curve["step"]) for run_ in runs)
             done = np.array(runs[0].curve["step"][:points])
             losses = np.mean([run_.curve["loss"][:points] for run_ in runs], axis=0)
             if share <= LEAST or _stays(losses):
                 break
-            share /= FINER  # what grows slowly shows in the whole run alone
-        if surrogate.expected.evident:  # which has in it what the program costs without its codec
+            share /= FINER  # a loss that grows slowly shows only in the whole run
+        if surrogate.expected.evident:  # the evidence includes the program's cost without its codec
             raw = replace(coded_world, algorithm=_with(world.algorithm, codec=Raw()))
             plain = np.array(run(raw, 1)[0].curve["loss"][:points])
             expected = surrogate.expected
@@ -189,13 +189,13 @@ def _counted(world: World, expected: Expected, run: RunSeeds) -> float:
     scenario, algorithm = world.scenario, world.algorithm
     period = _fixed(algorithm)
     end = expected.steps
-    least = max(FEWEST, COUNTED * period, min(ROUNDS * expected.period, end))
+    least = max(FEWEST, COUNTED_ROUNDS * period, min(ROUNDS * expected.period, end))
     steps = period * int(-(-least // period))  # whole rounds: gradients count at their end
     if scenario.cluster.sampling is None:
         steps = int(max(steps, min(end, LONGEST / expected.workers)))
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
-    recovery = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
+    recovery = algorithm.recovery or scenario.recovery  # `run` removes the algorithm's
     (measured,) = run(world.changed(objective=expected, run=settings, recovery=recovery), 1)
     return measured.contributing or expected.workers
 
@@ -213,7 +213,8 @@ def coded(algorithm: Algorithm) -> bool:
 
 def _settled(world: World, surrogate: Goal, run: RunSeeds) -> float:
     """Return the share of the curvatures' limit at which a codec stays stable."""
-    rounds = max(CODED, SEEN / getattr(world.algorithm.parameters["codec"], "ratio", 1.0))
+    codec = world.algorithm.parameters["codec"]
+    rounds = max(CODEC_ROUNDS, CODEC_SENDS / getattr(codec, "ratio", 1.0))
     steps = int(max(FEWEST, min(rounds * surrogate.expected.period, surrogate.expected.steps)))
     share = 1.0
     while share > LEAST:
@@ -226,7 +227,7 @@ def _settled(world: World, surrogate: Goal, run: RunSeeds) -> float:
 
 def _stays(loss: np.ndarray) -> bool:
     """Return whether a loss neither diverges nor rises again."""
-    return bool(np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED))
+    return bool(np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + HIGHEST_RISE))
 
 
 def _with(algorithm: Algorithm, **changed: Any) -> Algorithm:
@@ -254,7 +255,7 @@ def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
     algorithm, program = world.algorithm, world.program
     workers, most = world.scenario.cluster.workers, int(min(expected.steps, NEVER))
     plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
-    reports = COUNTED * _fixed(algorithm) if program.server else 0
+    reports = COUNTED_ROUNDS * _fixed(algorithm) if program.server else 0
     steps = max(FEWEST, min(1024, GRADIENTS // workers), reports)
     meets = program.averages and not (program.server or program.gossips)
     while True:

@@ -74,8 +74,8 @@ class Observer:
     after `deadline`. `discount`: the seconds that absent workers save; without it `paid` stays
     empty (see `Run`). Nodes that are down mark None, and are left out. `limit`: the step at which a
     node stops (`NEVER` if the run ends by time); `first`: the step of its first mark to report. A
-    server counts the gradients received, and pooled workers those of all: `_scale` steps per local
-    step. `by_rounds`: nodes report only marks that follow an average.
+    server counts all gradients that it receives, pooled workers count those of all workers:
+    `_scale` counts per local step. `by_rounds`: nodes report only marks that follow an average.
     """
 
     by_rounds = False
@@ -96,12 +96,12 @@ class Observer:
         self.paid: dict[str, list[float]] = {name: [] for name in PAID} if discount else {}
         self._devices, self._cluster = devices(scenario), scenario.cluster
         self._program = program
-        self._watched, self._together = 1 if served else workers, served or program.pooled
+        self._watched, self._ends_all = 1 if served else workers, served or program.pooled
         self._scale = program.counted(workers, scenario.cluster.participants)
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
         self._last = self.limit  # last step to evaluate
         interval, self.adaptive = evaluation_interval(scenario)
-        self.every, self._given = self._scale * interval, scenario.run.evaluate_every
+        self.every, self._interval = self._scale * interval, scenario.run.evaluate_every
         self.first = 0 if program.pooled else min(self.every, self.limit)
         self._from = 0  # marks before this step no longer count
         self._objective, self._totals = objective, totals
@@ -116,9 +116,9 @@ class Observer:
         self._x = objective.start  # the parameters evaluated last
         self._point(0, 0.0, math.nan, self._x)
 
-    def look_no_finer(self, steps: int) -> None:
+    def evaluate_whole_rounds(self, steps: int) -> None:
         """Evaluate after whole rounds of `steps`, unless the scenario sets the interval."""
-        if not self._given:
+        if not self._interval:
             self.every = -(-self.every // steps) * steps
             self.first = min(self.every, self.limit)
 
@@ -167,19 +167,19 @@ class Observer:
         return 0
 
     def _complete(self, step: float, views: list[View]) -> None:
-        there = [view for view in views if view[-1] is not None]
-        if not there and step >= self._last:  # the run ends there, despite absences
-            there = [(*view[:-1], self._x) for view in views]
-        if there:
-            self._see_together(step, sorted(there, key=lambda view: view[0]))
+        present = [view for view in views if view[-1] is not None]
+        if not present and step >= self._last:  # the run ends here, despite absences
+            present = [(*view[:-1], self._x) for view in views]
+        if present:
+            self._evaluate(step, sorted(present, key=lambda view: view[0]))
         if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.thin()
         self._from = min((int(step) // self.every + 1) * self.every, self._last)
-        self.complete = self._together and step >= self._last
+        self.complete = self._ends_all and step >= self._last
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]
 
-    def _see_together(self, step: float, views: list[View]) -> None:
+    def _evaluate(self, step: float, views: list[View]) -> None:
         _, times, periods, updates, vectors = zip(*views, strict=True)
         x = self._x = payloads.mean(vectors) if self._averages else vectors[0]
         time = self._completion_time(times)
@@ -206,13 +206,13 @@ class Observer:
         paid = (charged, time * self._devices - unused)
         for column, value in zip(self.paid.values(), paid, strict=False):
             column.append(value)
-        if tell := TELL.get(None):
+        if report := TELL.get(None):
             over = self._days(time) / self._days(self.deadline) if self.deadline < math.inf else 0.0
-            tell(min(1.0, max(step * self._scale / self.limit, over)))
+            report(min(1.0, max(step * self._scale / self.limit, over)))
 
     @cached_property
     def _days(self) -> Callable[[float], float]:
-        return working(self._cluster)  # hours without workers count as no time
+        return working(self._cluster)  # hours without workers do not count
 
     def thin(self) -> None:
         """Drop every second point, and evaluate half as often."""
@@ -230,8 +230,8 @@ class Observer:
         moot = quadratic and not program.moves_alike(algorithm.parameters)
         notes = [*algorithm.notes, *(() if moot else objective.notes)]
         if not curve["step"][-1]:
-            lost = "no step was evaluated before the end; run longer, or evaluate more often"
-            return [*notes, lost]
+            note = "no step was evaluated before the end; run longer, or evaluate more often"
+            return [*notes, note]
         averages = program.averages and not (program.server or program.gossips)
         if averages and not any(map(math.isfinite, curve["tau"])):
             notes.append(
@@ -254,27 +254,27 @@ class RoundObserver(Observer):
     def __init__(self, program: Program, scenario: Scenario, *arguments: Any) -> None:
         super().__init__(program, scenario, *arguments)
         self.first = 1
-        self._ended: Counter[int] = Counter()  # rounds of each worker
-        self._seen: Counter[int] = Counter()  # step of each worker at its last mark
-        self._taken = 0.0  # steps of the rounds so far, summed over the workers
+        self._rounds: Counter[int] = Counter()  # rounds that each worker has ended
+        self._steps: Counter[int] = Counter()  # step of each worker at its last mark
+        self._total_steps = 0.0  # of the rounds so far, summed over the workers
         self._open: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
         if program.rounds and scenario.cluster.sampling:
-            self._together, self.limit = True, NEVER
+            self._ends_all, self.limit = True, NEVER
 
     def see(self, step: int, view: View) -> int:
         """Take one worker's mark after its next round."""
-        rank, all_of_them = view[0], self._watched
-        number = self._ended[rank]
-        self._ended[rank] += 1
+        rank, workers = view[0], self._watched
+        number = self._rounds[rank]
+        self._rounds[rank] += 1
         marks = self._open[number]
-        marks.append((step - self._seen[rank], view))
-        self._seen[rank] = step
-        if len(marks) == all_of_them:
+        marks.append((step - self._steps[rank], view))
+        self._steps[rank] = step
+        if len(marks) == workers:
             del self._open[number]
             present = [mark for mark in marks if mark[1][-1] is not None] or marks
-            self._taken += sum(steps for steps, _ in present) * all_of_them / len(present)
+            self._total_steps += sum(steps for steps, _ in present) * workers / len(present)
             period = sum(mark[2] for _, mark in present) / len(present)
-            together = self._taken / all_of_them
-            if together >= self._from:
-                self._complete(together, [(*mark[:2], period, *mark[3:]) for _, mark in marks])
+            mean_step = self._total_steps / workers
+            if mean_step >= self._from:
+                self._complete(mean_step, [(*mark[:2], period, *mark[3:]) for _, mark in marks])
         return 0

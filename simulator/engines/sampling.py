@@ -1,4 +1,4 @@
-"""Sample clients: whom a round selects, and whose results its mean includes.
+"""Sample clients: select a round's clients, and choose the reports in its mean.
 
 Rounds follow Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019 (arXiv 1902.01046,
 section 2.2): more clients are selected than needed, the mean includes the first to report, and a
@@ -31,9 +31,9 @@ class Sampled:
 
     A round is one collective. Its draw depends only on the seed and its number. If clients are
     chosen by availability, it skips those that are absent when the round begins. `away(rank,
-    time)`: whether a client is absent; `starts`: when each round began, as the previous one ended
-    (s); `taken`: how many results, and how many gradients, each round's mean included; `late`:
-    rounds in which no client reported by the deadline.
+    time)`: whether a client is absent; `starts`: when each round began, at the end of the previous
+    one (s); `taken`: numbers of results and gradients in each round's mean; `late`: rounds in which
+    no client reported by the deadline.
     """
 
     why = Why.UNSELECTED
@@ -86,8 +86,8 @@ class Sampled:
             return []
         return [
             f"cluster.sampling.deadline = {self._patience:g} s: in {self.late} of "
-            f"{len(self.taken)} rounds no client reported by then, and the mean had the first "
-            "report alone; write a longer one"
+            f"{len(self.taken)} rounds no client reported in time, so the mean used the first "
+            "report alone; write a longer deadline"
         ]
 
     def reached(self, times: Sequence[float]) -> float:
@@ -151,10 +151,10 @@ class Parked:
             node.skip_to(collective, step)
             released.append(node)
         self._going = going.union(node.rank for node in released)
-        coming = Collective(index + 1, collective.kind, run.workers)
-        coming.missing = len(self._going)
-        coming.payloads = [collective.payloads[collective.last[0]]] * run.workers  # left out
-        run.open_collectives[index + 1] = coming
+        after = Collective(index + 1, collective.kind, run.workers)
+        after.missing = len(self._going)
+        after.payloads = [collective.payloads[collective.last[0]]] * run.workers  # left out
+        run.open_collectives[index + 1] = after
         run.observer.watch(len(self._going))
         return released
 

@@ -403,9 +403,9 @@ def test_a_speed_that_never_changes_is_that_of_a_slower_worker(name):
 def test_batched_hands_over_what_changes_with_time():
     world = scenario({"name": "ssgd"}, cluster={"bursts": BURSTS})
     reason = batched.supports(World(world, world.algorithm[0]).under())
-    assert reason == "compute times change with time"
+    assert reason == "compute times vary over time"
     (run,) = run_seeds(world, world.algorithm[0], [0])
-    assert (run.engine, run.handed_over) == ("virtual", "compute times change with time")
+    assert (run.engine, run.handed_over) == ("virtual", "compute times vary over time")
 
 
 @looped("block", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))

@@ -23,7 +23,7 @@ Invariants:
 - Every second of a worker is waiting (for other workers), communication (for the network), or
   computation; computation is the rest, so only waits are added up.
 - Random costs of a collective are drawn only for seeds in which it begins by the deadline, in the
-  order of the collectives, because the reference engine draws so.
+  order of the collectives, as in the reference engine.
 
 After a change: tests/engines/test_batched.py and test_conformance.py compare every number with the
 reference engine (`engines.virtual`), ties and deadlines included; tests/lab/bench/parts.py measures
@@ -58,8 +58,8 @@ class Timed:
     """A handle of a collective or of a gradient's piece; `Clocks` sets its times.
 
     `kind`: the kind of collective, None for a piece. `step`: the step at which it was started.
-    `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
-    without `done`, `begins` is the pair of the previous piece (or seconds) and its work (s).
+    `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); a piece
+    without `done` has a pair in `begins`: the previous piece (or seconds), and its own work (s).
     `ahead`: how many seconds before `done` each worker has the result, (seeds, workers) or zero.
     `chained`: whether another collective follows from it, so that the program does not act on its
     result.
@@ -100,7 +100,7 @@ class Clocks:
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // (len(traffic) * workers)) if merge else 64
         self._most = STEPS[0]  # grows, so that few steps past a deadline are computed
-        self._noted = self._drawn = 0  # steps
+        self._planned = self._drawn = 0  # steps
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
@@ -131,14 +131,14 @@ class Clocks:
 
     def advance(self, step: int) -> None:
         """Let every worker compute up to `step`."""
-        if step > self._noted:
+        if step > self._planned:
             self._todo.append((self._compute, (self._segment(step),)))
 
     def _segment(self, step: int) -> int:
         """Close a segment at `step`; return its number in the block."""
-        self._lengths.append(step - self._noted)
-        self._drawn += step - self._noted
-        self._noted = step
+        self._lengths.append(step - self._planned)
+        self._drawn += step - self._planned
+        self._planned = step
         self.due = len(self._lengths) >= self._block or self._drawn >= self._most or self.over
         return len(self._lengths) - 1
 
@@ -288,7 +288,7 @@ class Clocks:
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Let every worker wait for a collective; `used`: count the result's staleness."""
         before = self.now
-        self._stand(handle, step)
+        self._block_all(handle, step)
         if step >= self.limit:
             self._last.append((before, handle.begins[:, None], self.now))
         if used:
@@ -297,18 +297,18 @@ class Clocks:
                 in_time = (self.now <= self.deadline).sum(axis=1)
             self.staleness[step - handle.step] += in_time
 
-    def _stand(self, handle: Timed, step: int) -> None:
+    def _block_all(self, handle: Timed, step: int) -> None:
         """Wait until `done`: up to `begins` for other workers, then for the network."""
         begins, done = handle.begins[:, None], handle.done[:, None] - handle.ahead
         now, blocked = self.now, None
-        here: Any = True
+        running: Any = True
         if self.deadline < inf:
-            here, late = now < NEVER, done > self.deadline
+            running, late = now < NEVER, done > self.deadline
             blocked, done = late & (done > now), np.where(late, self._end, done)
         done = np.maximum(now, done)
         begins = np.minimum(np.maximum(begins, now), done)
-        np.add(self.waited, begins - now, out=self.waited, where=here)
-        np.add(self.communicated, done - begins, out=self.communicated, where=here)
+        np.add(self.waited, begins - now, out=self.waited, where=running)
+        np.add(self.communicated, done - begins, out=self.communicated, where=running)
         if self._spans is not None:
             self._record(handle, now[0], begins[0], done[0], step)
         self.now = done if blocked is None else np.where(blocked, NEVER, done)
@@ -317,11 +317,11 @@ class Clocks:
         """Store spans of the first seed's timeline while there is room."""
         assert self._spans is not None
         done = np.broadcast_to(done, now.shape)
-        stood = (done > now) & (now < NEVER)
-        for rank in np.flatnonzero(stood).tolist():
+        blocked = (done > now) & (now < NEVER)
+        for rank in np.flatnonzero(blocked).tolist():
             times = self._since[rank], now[rank], begins[rank], done[rank]
             self._spans.add(rank, int(Kind.COMPUTE), *times, step)
-        self._since = np.where(stood, done, self._since)
+        self._since = np.where(blocked, done, self._since)
 
     def ask(self, step: int) -> None:
         """Let every worker wait until the last one polls whether a collective is done."""
@@ -357,7 +357,7 @@ class Clocks:
         """Cut times off at each seed's end, `ends` (seeds,), and count its bytes."""
         end = ends[:, None]
         for before, begins, done in self._last:
-            until = np.where(done > self.deadline, self._end, done)  # as `_stand` has counted
+            until = np.where(done > self.deadline, self._end, done)  # as `_block_all` has counted
             beyond = np.where(until > before, np.maximum(until - end, 0.0), 0.0)
             network = np.clip(until - np.maximum(begins, before), 0.0, beyond)
             self.communicated -= network

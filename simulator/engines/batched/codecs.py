@@ -29,17 +29,17 @@ class RowGenerator:
 
     def random(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw uniform numbers of `shape`, whose first axes are seeds and workers."""
-        return self._each("random", shape[2:])
+        return self._by_row("random", shape[2:])
 
     def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw an array of normal numbers for each row."""
-        return self._each("standard_normal", shape)
+        return self._by_row("standard_normal", shape)
 
     def choice(self, *among: Any, **how: Any) -> np.ndarray:
         """Draw a choice for each row."""
-        return self._each("choice", *among, **how)
+        return self._by_row("choice", *among, **how)
 
-    def _each(self, name: str, *args: Any, **kwargs: Any) -> np.ndarray:
+    def _by_row(self, name: str, *args: Any, **kwargs: Any) -> np.ndarray:
         return np.array(
             [[getattr(row, name)(*args, **kwargs) for row in rows] for rows in self._rows]
         )

@@ -13,7 +13,7 @@ from ...distributions.parametric import Constant
 from ...distributions.random_streams import Purpose
 from ...scenario.scenario import Scenario
 
-TILE = 64  # workers whose draws are held before they are written: they fit into a cache
+TILE = 64  # workers whose draws are in memory before they are written: they fit into a cache
 
 
 class Draws:
@@ -28,7 +28,7 @@ class Draws:
         self._out = np.empty((0, *self._shape))
 
     def legs(self, lengths: Sequence[int]) -> Array:
-        """Draw the seconds of the next segments; `lengths`: steps of each, in order.
+        """Draw the seconds of the next segments; `lengths`: their steps, in order.
 
         The next call overwrites the array returned, (segments, seeds, workers).
         """
@@ -54,9 +54,9 @@ def _add_up(times: Array, groups: Sequence[tuple[int, int]], sums: Array) -> Non
     """Sum segments of `times`, in order; `groups`: pairs (length, number of segments)."""
     first = done = 0
     for length, segments in groups:
-        of_them = times[done : done + length * segments].reshape(segments, length)
+        rows = times[done : done + length * segments].reshape(segments, length)
         # einsum adds up each row separately, so that a sum does not depend on its neighbours
-        np.einsum("ij->i", of_them, out=sums[first : first + segments])
+        np.einsum("ij->i", rows, out=sums[first : first + segments])
         first, done = first + segments, done + length * segments
 
 
@@ -79,19 +79,19 @@ class SumDraws:
         totals = self._out[:, : len(lengths)].swapaxes(0, 1)
 
         for seed, groups in enumerate(self._groups):
-            mine = totals[:, seed]
+            of_seed = totals[:, seed]
             for group in groups:
                 sums = group.draw(lengths)
                 if group.extra:
-                    sums += mine[:, group.ranks]
-                mine[:, group.ranks] = sums
+                    sums += of_seed[:, group.ranks]
+                of_seed[:, group.ranks] = sums
         return totals
 
 
 class _LawGroup:
     """The workers of one seed with one law; `ranks` indexes them.
 
-    `extra`: their times are added to those of earlier groups.
+    `extra`: whether their times are added to the times of earlier groups.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class _LawGroup:
         self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
 
     def draw(self, lengths: Sequence[int]) -> Array:
-        """Draw the sums of segments, shape (segments, workers); `lengths`: steps of each."""
-        parts = [self._equal(length, len(list(equal))) for length, equal in groupby(lengths)]
+        """Draw the sums of segments, shape (segments, workers), given their `lengths`."""
+        parts = [self._of_length(length, len(list(equal))) for length, equal in groupby(lengths)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _equal(self, length: int, segments: int) -> Array:
+    def _of_length(self, length: int, segments: int) -> Array:
         fixed, law = self._sum(length) or (0.0, None)
         if law is None:
             return np.full((segments, self._size), fixed)

@@ -29,7 +29,7 @@ class Normals:
         self._used = calls
 
     def next(self) -> Array:
-        """Return the next numbers of each stream, shape (streams, ...), to use at once."""
+        """Return the next numbers of each stream, (streams, ...), valid until the next call."""
         if self._used == self._numbers.shape[1]:
             for rng, numbers in zip(self._rngs, self._numbers, strict=True):
                 rng.standard_normal(out=numbers)

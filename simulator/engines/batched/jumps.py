@@ -23,7 +23,7 @@ _vector, _arrays = types.float64[::1], types.float64[:, ::1]
 def law(transform: Any, rates: tuple[float, ...], curvature: tuple[float, ...]) -> Array:
     """Return P, and the noise's Cholesky factor, shape (2, m, m, coordinates).
 
-    `rates`: of the steps; m: 2, or 1 if the transform has no buffer.
+    `rates`: one for each step; m: 2, or 1 if the transform has no buffer.
     """
     size = 1 if type(transform) is Identity else 2
     unit = np.eye(2)  # of (g, u): the transform gives its coefficients

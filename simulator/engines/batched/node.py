@@ -36,9 +36,9 @@ class SeedsDiffer(BaseException):
 class BatchedNode(Node):
     """All workers of all seeds as one node; its `Batch` evaluates marks when due.
 
-    `seeds`: their number; `step`: gradients that each worker has computed; `jumps`: draws that took
-    several steps at once; `period`: steps between the last two collectives; `updates`: number of
-    marks. Raises Unsupported when a program's effects differ between workers.
+    `seeds`: number of seeds; `step`: gradients that each worker has computed; `jumps`: draws that
+    took several steps at once; `period`: steps between the last two collectives; `updates`: number
+    of marks. Raises Unsupported when a program's effects differ between workers.
     """
 
     __slots__ = (
@@ -123,7 +123,7 @@ class BatchedNode(Node):
 
     async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Compute every worker's next loss and gradient."""
-        self._alone()
+        self._demand_one_seed()
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
@@ -178,7 +178,7 @@ class BatchedNode(Node):
     async def mean(self, value: Payload) -> Any:
         """Join the next collective, a mean, and wait for it."""
         handle = self._next("mean", self._mean(value))
-        self._record(self._clocks.meet, handle, self._weigh(value), self.step)
+        self._record(self._clocks.meet, handle, self._size(value), self.step)
         return handle.result
 
     def start_mean(self, value: Payload) -> Handle:
@@ -193,15 +193,15 @@ class BatchedNode(Node):
 
     def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
         handle = self._next(kind, result)
-        self._record(self._clocks.start, handle, self._weigh(value))
+        self._record(self._clocks.start, handle, self._size(value))
         return handle
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Join the next mean with `value(result)`, as soon as `handle` is done."""
         handle.chained = True
-        brought = value(handle.result)
-        following = self._next("mean", self._mean(brought))
-        self._record(self._clocks.start, following, self._weigh(brought), handle)
+        payload = value(handle.result)
+        following = self._next("mean", self._mean(payload))
+        self._record(self._clocks.start, following, self._size(payload), handle)
         return following
 
     def _next(self, kind: str, result: Payload) -> Timed:
@@ -219,7 +219,7 @@ class BatchedNode(Node):
 
     async def finished(self, handle: Handle) -> bool:
         """Return whether `handle` is done when the last worker polls: one answer for all."""
-        self._alone()
+        self._demand_one_seed()
         self._record(self._clocks.ask, self.step)
         self._clocks.flush(self.step)
         polled = self._clocks.latest()[0]
@@ -237,7 +237,7 @@ class BatchedNode(Node):
 
     def clock(self) -> Any:
         """Return every worker's clock."""
-        self._alone()
+        self._demand_one_seed()
         self._clocks.flush(self.step)
         return PerWorker(np.minimum(self._clocks.now[0], self._clocks.deadline))
 
@@ -292,7 +292,7 @@ class BatchedNode(Node):
         self._generators[shared] += 1
         return codecs.RowGenerator(self._run.seeds, ranks, number, shared)
 
-    def _alone(self) -> None:
+    def _demand_one_seed(self) -> None:
         if self.seeds > 1:
             raise SeedsDiffer
 
@@ -330,7 +330,7 @@ class BatchedNode(Node):
             total = np.add.reduce(everyone, axis=1, keepdims=True)
         return total / self.workers
 
-    def _weigh(self, value: Payload) -> float:
+    def _size(self, value: Payload) -> float:
         """Return the bytes of one worker's payload."""
         if value is self.samples and value is not None:
             return self.meter(0.0)
@@ -339,5 +339,5 @@ class BatchedNode(Node):
         if type(value) is PerWorker:
             return self.meter(0.0)
         if isinstance(value, tuple):
-            return sum(map(self._weigh, value))
+            return sum(map(self._size, value))
         return self.meter(value)

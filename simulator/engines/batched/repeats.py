@@ -6,7 +6,7 @@ separate clocks that start at the end of the last step; then they are put in seq
 arithmetic on arrays instead of Python calls. Times equal those of stepping up to rounding, so only
 `run.sampling = "aggregate"` uses this.
 
-Results do not depend on which seeds are run together: each has separate clocks.
+Results do not depend on which seeds are run together, because every seed has separate clocks.
 """
 
 import sys
@@ -46,17 +46,17 @@ class Repeats(Clocks):
 
     def repeat(self, steps: int) -> None:
         """Let every worker take `steps` further steps."""
-        self._noted += steps
+        self._planned += steps
         self.now = self.now.copy()
         while steps:
             if self._used == self._size:
                 # grows slowly, so that few steps past a deadline are timed in vain
                 most = min(4 * self._size, max(1, ENTRIES // self._workers))
-                self._number, self._used = self._noted - steps + 1, 0
+                self._number, self._used = self._planned - steps + 1, 0
                 self._size = min(most, self.limit - self._number)
                 times = self._times.legs([1] * self._size)
                 self._ready = [
-                    self._aside(seed, times[:, seed]) if now < NEVER else None
+                    self._in_parallel(seed, times[:, seed]) if now < NEVER else None
                     for seed, now in enumerate(self.now[:, 0].tolist())
                 ]
             until = min(self._used + steps, self._size)
@@ -66,7 +66,7 @@ class Repeats(Clocks):
             steps -= until - self._used
             self._used = until
 
-    def _aside(self, seed: int, times: Array, alone: bool = False) -> "Repeats":
+    def _in_parallel(self, seed: int, times: Array, alone: bool = False) -> "Repeats":
         """Replay the recorded step on separate clocks for each row of `times`.
 
         `alone`: whether to respect the deadline, and to record the first seed's timeline.
@@ -101,7 +101,7 @@ class Repeats(Clocks):
             count = int(np.searchsorted(ends, self.deadline, side="right"))
             if traced or not count:
                 self._later = self._number + first - self._of
-                source = self._aside(seed, ready._legs[0, first : first + 1], alone=True)
+                source = self._in_parallel(seed, ready._legs[0, first : first + 1], alone=True)
                 self._since, self._later = source._since, 0
             if count:
                 source, rows, last = ready, slice(first, first + count), first + count - 1

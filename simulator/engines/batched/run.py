@@ -60,9 +60,9 @@ def supports(world: World) -> str | None:
     codec = algorithm.parameters.get("codec", Raw())
     obstacles = {
         "its server answers messages in their order of arrival": program.server is not None,
-        "nodes crash, or the slowest are left out": scenario.troubled,
+        "nodes may crash, or averages may leave workers out": scenario.troubled,
         "transfers share links": not scenario.network.closed_form,
-        "compute times change with time": scenario.team.varies,
+        "compute times vary over time": scenario.team.varies,
         "its workers send each other messages": program.gossips,
         "its workers do not wait for each other": program.pooled,
         "workers have different periods": paced(algorithm.parameters),
@@ -204,7 +204,7 @@ class Batch:
         end = self._end(curve)
         observer.close(end)
         waited, communicated = clocks.waited[index], clocks.communicated[index]
-        spent = {
+        activities = {
             "compute": clocks.now[index] - waited - communicated,
             "wait": waited,
             "communicate": communicated,
@@ -215,8 +215,8 @@ class Batch:
             self.seeds[index],
             "batched",
             curve,
-            seconds={kind: float(seconds_.mean()) for kind, seconds_ in spent.items()},
-            workers={kind: seconds_.tolist() for kind, seconds_ in spent.items()},
+            seconds={kind: float(seconds_.mean()) for kind, seconds_ in activities.items()},
+            workers={kind: seconds_.tolist() for kind, seconds_ in activities.items()},
             links=traffic.links(),
             spans=None if spans is None else spans.array(end),
             notes=[

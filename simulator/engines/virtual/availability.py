@@ -102,8 +102,8 @@ class Availability:
     def __init__(self, program: Program, scenario: Scenario, seed: int) -> None:
         self.members: Members | None = None
         if scenario.cluster.elastic:
-            paid = download_cost(scenario, program.server is not None)
-            self.members = Members(scenario, seed, None if samples(program, scenario) else paid)
+            cost = download_cost(scenario, program.server is not None)
+            self.members = Members(scenario, seed, None if samples(program, scenario) else cost)
         crashes: Sequence[Calendar] = []
         if scenario.unstable:
             absences = self.members.down if self.members else None
@@ -164,7 +164,7 @@ class Availability:
             run.agenda.call_at(time, crash, priority=LAST)
 
     def save(self, node: VirtualNode) -> None:
-        """Record that a node has saved its state; when all have, that is a checkpoint."""
+        """Record that a node has saved its state; the last node completes a checkpoint."""
         times = self._saves.setdefault(node.step, [])
         times.append(node.now)
         if len(times) == self._savers:
@@ -226,14 +226,14 @@ class Availability:
         spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
         spans["end"] = self._wall_clocks(spans["end"])
         ranks = sorted(set(spans["worker"].tolist()))
-        stood = [
+        pauses = [
             (rank, kind, start, min(until, end), 0)
             for rollback in shown
             for kind, start, until in rollback.parts()
             for rank in ranks
             if start < min(until, end)
         ]
-        busy = np.array(stood, dtype=SPAN)
+        busy = np.array(pauses, dtype=SPAN)
         busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
         return np.sort(np.concatenate([spans, busy]), order=["start"])
 

@@ -51,15 +51,15 @@ class CollectiveSlowdown:
             self.due = at
             if at <= run.deadline:
                 run.events += 1
-                run.agenda.call_at(at, self._ring, at)
+                run.agenda.call_at(at, self._alarm, at)
             yield
         node.handle = None
         return at - start
 
-    def _ring(self, event: simpy.Event) -> None:
-        rings = event.value == self.due
-        event._value = [self._node] if rings else []
-        self.due = None if rings else self.due
+    def _alarm(self, event: simpy.Event) -> None:
+        valid = event.value == self.due
+        event._value = [self._node] if valid else []
+        self.due = None if valid else self.due
         self._run.release(event)
 
     async def backward(self, work: float) -> float:
@@ -108,7 +108,7 @@ def notes(run: Any) -> list[str]:
     return ["cluster.beside_collectives has no effect on workers that crash, or come and go"]
 
 
-def tell(nodes: Sequence[VirtualNode]) -> None:
+def resume_computing(nodes: Sequence[VirtualNode]) -> None:
     """Resume the nodes whose computing waits for times of collectives."""
     for node in nodes:
         if isinstance(node.computing, CollectiveSlowdown) and node.computing.due is not None:

@@ -1,6 +1,6 @@
 """Carry messages and collectives over lines whose rates depend on all transfers.
 
-The end of a transfer is known only when it comes (`shared_lines`). A crash cancels the transfers
+The end of a transfer is known only when it happens (`shared_lines`). A crash cancels the transfers
 that it interrupts and starts them again (`_resend`, `_launch`).
 After a change run tests/engines/test_flows.py and tests/network.
 """
@@ -78,7 +78,7 @@ class FlowTransport:
         self._start(message, source.now)
 
     def _start(self, message: InFlight, at: float) -> None:
-        """Start a message when both ends are up, and again after a crash of either."""
+        """Start a message when both ends are up, and again after one of them crashes."""
         run = self._run
         source, to = message.sender.rank, message.route.node.rank
         ends = [run.calendars[rank] for rank in (source, to)] if run.calendars else []
@@ -107,7 +107,7 @@ class FlowTransport:
             self._start(message, at)
 
     def _arrive(self, message: InFlight, at: float) -> None:
-        """Deliver a message that has arrived, once those sent before it have."""
+        """Deliver a message that has arrived, after all messages sent before it."""
         message.arrived_at = at
         waiting = message.route.under_way
         while waiting and waiting[0].arrived_at is not None:

@@ -85,7 +85,7 @@ So tuples sort by time of arrival, and equal times in the order of sending.
 
 
 class InOrder:
-    """A node whose steps are pooled: each of them ends in order of time."""
+    """A node whose steps are pooled, and end in order of time."""
 
     def __init__(self, node: "VirtualNode") -> None:
         self._node = node
@@ -593,8 +593,8 @@ class VirtualNode(EngineNode):
         computing = self.computing
         if computing is None:
             return work
-        took: float = await (computing.backward(work) if backward else computing.takes(work))
-        return took
+        duration: float = await (computing.backward(work) if backward else computing.takes(work))
+        return duration
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:

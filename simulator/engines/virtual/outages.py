@@ -54,8 +54,8 @@ class Outages:
     that changes with time. `down_since`: since when it is down while its program runs on, `why`
     (None: a crash), and whether that was `abrupt`, without notice to the others; `gone_since`:
     since when it is down for good; `joined_at`: when it last joined a collective; `shared`: seconds
-    that it had computed when it last shared a result; `recovery_seconds`: by time of crash, until
-    its work was regained; `_step_began`: when its last step began.
+    that it had computed when it last shared a result; `recovery_seconds`: until it had regained its
+    work, by time of crash; `_step_began`: when its last step began.
     """
 
     def __init__(self, run: Any, node: Any, calendar: Calendar, speed: Speed | None) -> None:
@@ -156,7 +156,7 @@ class Outages:
             self.shared = self.computed  # every step is saved, because no other node has a copy
         late: float = self._node.now - now  # time to download the model
         if sampled and not (resumed or why):
-            self._spare()
+            self._skip_unused()
         return late + await self._through_crashes(work, why)
 
     backward = takes
@@ -170,14 +170,14 @@ class Outages:
         self._final_attempt = self._seconds_for(now, work)
         return self._final_attempt
 
-    def _spare(self) -> None:
+    def _skip_unused(self) -> None:
         """Skip the gradients of a round from which the client drops out: none is used."""
         node = self._node
         if self._sources:
             node.replace_source(*self._sources)
-        spared = self._run.recovery.part(node.rank, node.collectives) < 1
+        unused = self._run.recovery.part(node.rank, node.collectives) < 1
         zero = _zero_gradient, _zero_loss_and_gradient
-        self._sources = node.replace_source(*zero) if spared else ()
+        self._sources = node.replace_source(*zero) if unused else ()
 
     def undisturbed_until(self) -> float:
         """Return the time (s) until which steps take their drawn durations.
@@ -293,8 +293,8 @@ class Outages:
         total = end - self._node.now
         if self._final_attempt >= total:
             return pieces
-        anew = self._final_attempt / total
-        return [GradientPiece(piece.result, end - (end - piece.done) * anew) for piece in pieces]
+        share = self._final_attempt / total
+        return [GradientPiece(piece.result, end - (end - piece.done) * share) for piece in pieces]
 
     def work(self, seconds: float) -> None:
         """Advance the clock by `seconds` of work; a server's crash restarts the work."""
@@ -510,19 +510,19 @@ class Outages:
     def _block_until(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
         """Block, and record every part, because the run may end before the last."""
         node = self._node
-        waits, stood = [], []
+        waits, stops = [], []
         for start, end in stalls:
             since, until = max(start, node.now), min(end, begins)
             if since < until:
                 waits.append((node.now, since))
-                stood.append((since, until))
+                stops.append((since, until))
                 node.block(since, since)
                 self._stall(until)
         waits.append((node.now, begins))
         self._recent_waits.append((Kind.WAIT, waits))
         self._recent_waits.append((Kind.COMMUNICATE, [(begins, done)]))
-        if stood:
-            self._recent_waits.append((Kind.STALLED, stood))
+        if stops:
+            self._recent_waits.append((Kind.STALLED, stops))
         node.block(begins, done)
 
     def _stall(self, until: float) -> None:

@@ -229,8 +229,8 @@ class Participation:
     """The participants of the collectives of one run.
 
     `dropped`: number of contributions that were left out; `taken`: number of those included, in
-    `means` means; `drop_outs`: number of selected clients that dropped out; `kept`: workers that a
-    mean waits for; `sampled`: the rule that selects clients, if any; `by_server`: whether clients
+    `means` means; `drop_outs`: number of selected clients that dropped out; `needed`: workers that
+    a mean waits for; `sampled`: the rule that selects clients, if any; `by_server`: whether clients
     get the model from a server, which receives each report separately; `chosen`: whether a server
     chooses clients, without rounds; `abandons_phases`: whether late workers drop all their work for
     a collective, not just their last step.
@@ -242,7 +242,7 @@ class Participation:
         self._run, self.presence = run, Presence(run, settings, least)
         self.rules = rules(run, least)
         self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)
-        self.kept = self.sampled.wanted if self.sampled else least
+        self.needed = self.sampled.wanted if self.sampled else least
         self.chosen = run.program.selects and run.scenario.cluster.sampling is not None
         served = run.scenario.network.collective == "server"
         self.by_server = self.sampled is not None and served
@@ -295,8 +295,8 @@ class Participation:
         collective.begins = narrow(team, begins)
         if collective.begins == inf:
             run.unfinished.append(
-                f"{collective.kind} {collective.index} waits for {self.kept} workers, but so many "
-                "are never available again"
+                f"{collective.kind} {collective.index} waits for {self.needed} workers, but fewer "
+                "are available from then on"
             )
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
@@ -304,7 +304,7 @@ class Participation:
 
     def reached(self, times: Sequence[float]) -> float:
         """Return when (s) enough workers for a mean have reached a step."""
-        return self.sampled.reached(times) if self.sampled else sorted(times)[: self.kept][-1]
+        return self.sampled.reached(times) if self.sampled else sorted(times)[: self.needed][-1]
 
     def first_crash(self, team: Team, begins: float) -> Crash:
         """Return the first crash in a team at or after `begins` (s), or `NO_CRASH`."""
@@ -353,11 +353,11 @@ class Participation:
         arrivals = [(collective.reports or collective.arrivals)[rank] for rank in team]
         first, ready = min(arrivals), max(free, *arrivals)
         patient = self.sampled is not None and begins >= self.sampled.due
-        stood = [(ready, begins)] if ready < begins and not patient else []
+        stops = [(ready, begins)] if ready < begins and not patient else []
         if self.presence.waits:
             late = [rank for rank in team if run.outages[rank].was_down(first)]
-            stood += self._downs(late, first, min(ready, begins))
-        collective.stalls = merged(stood)
+            stops += self._downs(late, first, min(ready, begins))
+        collective.stalls = merged(stops)
 
     def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
         """Return the spans in which crashes stop the handle or rank that a node waits for."""
@@ -421,8 +421,8 @@ class Participation:
     def _serve(self, index: int) -> tuple[dict[int, float], float]:
         """Return when (s) the server's card has sent the model, by client and overall.
 
-        Clients are served in the order of their draw. Absent clients are left out; each is served
-        after all others, as if alone.
+        Clients are served in the order of their draw. Absent clients are left out; an absent client
+        is served after all others, as if alone.
         """
         run, card = self._run, Nic(self._run.scenario.server.bandwidth or inf)
         assert self.sampled is not None

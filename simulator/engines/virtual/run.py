@@ -71,10 +71,10 @@ def _spent(run: Simulation) -> dict[str, list[float]]:
         seconds_["lost"] = [node_outages.lost + again for node_outages in outages]
         seconds_["down"] = [node_outages.down + repairs for node_outages in outages]
         selects = samples(run.program, run.scenario)
-        why = {"absent": run.availability.members is not None, "unselected": selects}
-        there = [kind for kind, so in why.items() if so]
-        if there:
-            seconds_ |= {kind: [0.0] * run.workers for kind in there}
+        shown = ["absent"] if run.availability.members is not None else []
+        shown += ["unselected"] if selects else []
+        if shown:
+            seconds_ |= {kind: [0.0] * run.workers for kind in shown}
             seconds_["down"] = [repairs] * run.workers
             kinds = np.array([node_outages.kinds() for node_outages in outages]).T
             for kind, seconds in zip(OUT, kinds, strict=True):

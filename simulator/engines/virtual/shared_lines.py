@@ -66,9 +66,9 @@ class NetworkEvents:
 
         def begin(at: float) -> None:
             number = self._fabric.send(at, path, ENDLESS)
-            self.at(end, lambda at: over(at, number))
+            self.at(end, lambda at: end_flow(at, number))
 
-        def over(at: float, number: int) -> None:
+        def end_flow(at: float, number: int) -> None:
             self._fabric.cancel(at, number)
             self._next_interval(path, intervals)
 

@@ -48,7 +48,7 @@ from ..observer import Discount, Observer, RoundObserver, deadline
 from ..overheads import EffectCosts
 from ..sampling import Absentees, leaping
 from .availability import LAST, Agenda, Availability
-from .collective_slowdown import join, slow, tell
+from .collective_slowdown import join, resume_computing, slow
 from .node import InOrder, Message, VirtualNode
 from .outages import Outages
 from .recovery import Participation, Team
@@ -117,7 +117,7 @@ class Simulation:
         ]
         period = parameters.get("tau")
         if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
-            self.observer.look_no_finer(period.value)
+            self.observer.evaluate_whole_rounds(period.value)
         self._start_programs(parameters)
 
     def _start_programs(self, parameters: Mapping[str, Any]) -> None:
@@ -400,12 +400,12 @@ class Simulation:
     def _begin(self, collective: Collective) -> None:
         """Carry out a collective that all workers have joined."""
         del self.open_collectives[collective.index]
-        some = collective.payloads
+        measured = collective.payloads
         if collective.kind == "mean":  # all payloads have the same size
-            some = [some[collective.last[0]]]
-        self.transport.carry(collective, [self.meter(payload) for payload in some])
+            measured = [measured[collective.last[0]]]
+        self.transport.carry(collective, [self.meter(payload) for payload in measured])
         if self.beside:
-            tell(self.nodes)
+            resume_computing(self.nodes)
 
     def complete(
         self,
@@ -419,7 +419,7 @@ class Simulation:
             self.recovery.settle(collective, team)
         collective.done = done
         if self.beside:
-            tell(self.nodes)
+            resume_computing(self.nodes)
         waiting = collective.waiting
         if self.recovery.sampled is not None:
             self.recovery.sampled.chosen(collective.index + 1, done)
@@ -432,8 +432,8 @@ class Simulation:
             for node in waiting:
                 release(collective.reaches(node.rank), [node])
         for rank, step, following, value in collective.followers:
-            there = collective.reaches(rank)
-            self.enter(following, rank, step, value(collective.result), there)
+            at = collective.reaches(rank)
+            self.enter(following, rank, step, value(collective.result), at)
 
     def _deadlocked(self) -> list[str]:
         """Return clauses on which nodes wait for which.

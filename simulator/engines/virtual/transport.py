@@ -107,7 +107,7 @@ class ClosedFormTransport:
                 if crashed[0] >= begins + transmission + latency:
                     break
                 if self._served and collective.kind == "mean":
-                    reporting, late = self._heard(team, begins, max(sizes))
+                    reporting, late = self._arrive(team, begins, max(sizes))
                     if reporting:
                         team = reporting
                         transmission, latency = self.traffic.cost("mean", max(sizes), tuple(team))
@@ -124,8 +124,10 @@ class ClosedFormTransport:
             ).tolist()
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
-    def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
-        """Return the clients whose reports survive crashes, and the delay (s).
+    def _arrive(
+        self, team: list[int] | None, begins: float, size: float
+    ) -> tuple[list[int], float]:
+        """Return the clients whose reports arrive despite crashes, and the delay (s).
 
         All reports begin at once. The delay comes from reports that are lost or sent again.
         """
@@ -146,12 +148,12 @@ class ClosedFormTransport:
 
         Then uploads under way end. The next clients get the result (`Participation.download`).
         """
-        run, came, card = self._run, collective.arrivals, self._nic_in or Nic(inf)
+        run, arrivals, card = self._run, collective.arrivals, self._nic_in or Nic(inf)
         size = sizes if len(sizes) > 1 else [*sizes] * run.workers
         setup = 0.0 if self.traffic.begun else self.traffic.network.settings.setup
         self.traffic.add("mean", 0)
-        routes = {rank: self.traffic.route(rank, run.workers) for rank in came}
-        sent = {rank: setup + routes[rank].send(at, size[rank])[0] for rank, at in came.items()}
+        routes = {rank: self.traffic.route(rank, run.workers) for rank in arrivals}
+        sent = {r: setup + routes[r].send(at, size[r])[0] for r, at in arrivals.items()}
         falls = collective.falls = run.recovery.fallen(collective, sent)
         for rank in sorted(sent, key=lambda rank: (sent[rank], rank)):
             at = sent[rank]
@@ -159,10 +161,11 @@ class ClosedFormTransport:
         team = run.recovery.team(collective) or []
         closes = collective.begins
         for rank in sent.keys() - team:
-            crash = run.recovery.first_crash([rank], came[rank])[0]
+            start = arrivals[rank]
+            crash = run.recovery.first_crash([rank], start)[0]
             ends = min(closes, run.deadline, crash, falls.get(rank, inf))
-            took = sent[rank] - came[rank] or inf  # zero over ideal links
-            done = max(0.0, ends - came[rank]) / took if ends < sent[rank] else 1
+            duration = sent[rank] - start or inf  # zero over ideal links
+            done = max(0.0, ends - start) / duration if ends < sent[rank] else 1
             routes[rank].bytes -= round(size[rank]) - round(done * size[rank])
         if run.recovery.begin(collective, team, closes):
             card.clear(closes)
