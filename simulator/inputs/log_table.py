@@ -30,20 +30,21 @@ OBJECT = 'write an object per line, such as {{"step": 1, "{}": 0.41}}'
 
 Rows = Callable[[], Iterator[tuple[int, list[Any]]]]
 """A function that yields each line's number and cells."""
+Cut = Callable[[bytes], bytes]
+"""A function that leaves out some of a log's lines."""
 
 
-def read(path: Path, needed: str, value: str, growing: bool = False) -> tuple[list[str], Rows]:
+def read(path: Path, needed: str, value: str, cut: Cut | None = None) -> tuple[list[str], Rows]:
     """Return the names of a log's columns, and its rows.
 
-    `needed`: a sentence on what a log must have; `value`: a column's name for examples in messages;
-    `growing`: leave out a last line without an end. Raises ValueError, also from the rows.
+    `needed`: a sentence on what a log must have; `value`: a column's name for examples in messages.
+    Raises ValueError, also from the rows.
     """
     with untrusted.refused(path, needed), untrusted.unpacked(path) as file:
         data = untrusted.content(file, LARGEST)
         if EVENTS not in path.name and b"\0" in data:
             raise ValueError("not text in UTF-8; unpack it, or save it as UTF-8")
-        if growing and data[-1:] not in (b"}", b"]"):  # of JSON, where a part cannot be read
-            data = data[: data.rfind(b"\n") + 1]
+        data = cut(data) if cut else data
         text = "" if EVENTS in path.name else data.decode("utf-8-sig")
     if EVENTS in path.name:
         names, rows = _events(path)

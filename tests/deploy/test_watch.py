@@ -209,10 +209,12 @@ def test_a_slow_job_is_reported_from_its_log(name, plan, tmp_path, capsys):
     assert codes[2.0][-1]["code"] == "status"
 
 
-def test_a_log_that_grows(plan, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_log_that_grows(name, plan, tmp_path, monkeypatch):
     """Half a line waits for its end; an empty log waits for its first steps."""
-    log, waiting, text = tmp_path / "job.csv", [], lines("job.csv", 2.0)
-    parts = ["", text[: len(text) // 2], text]
+    log, waiting, text = tmp_path / name, [], lines(name, 2.0)
+    parts = ["", *(text[: len(text) * n // 7] for n in range(1, 7)), text]
+    monkeypatch.setattr(growing_log, "KEPT", 500)
     log.write_text(parts.pop(0))
     now = [0.0]
 
@@ -223,12 +225,16 @@ def test_a_log_that_grows(plan, tmp_path, monkeypatch):
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr(growing_log, "time", clock)
-    watched = paceline.watch(plan, label="ssgd", logs=False)
-    reports = [*growing_log.follow(watched, log, {}, 5.0, waiting.append)]
+    watched, whole = (paceline.watch(plan, label="ssgd", logs=False) for _ in range(2))
+    reports = [*growing_log.follow(watched, log, {}, 12.0, waiting.append)]
     assert len(waiting) == 1
     assert watched.taken == 400
+    at_once = [*growing_log.follow(whole, log, {})]
+    values = [report.value for report in at_once]
+    assert [(r.sentence, r.since) for r in reports] == [(r.sentence, r.since) for r in at_once]
+    assert [report.value for report in reports] == pytest.approx(values, nan_ok=True)
     assert [report.code for report in reports][-1] == "status"
-    assert now[0] == pytest.approx(5.0)
+    assert now[0] == pytest.approx(12.0)
 
 
 def test_losses_alone_are_watched(plan, tmp_path, capsys):

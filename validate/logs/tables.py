@@ -117,11 +117,13 @@ class Log:
     framework: str = ""
 
 
-def read(path: Path, columns: Mapping[str, str] | None = None, growing: bool = False) -> Log:
+def read(
+    path: Path, columns: Mapping[str, str] | None = None, cut: log_table.Cut | None = None
+) -> Log:
     """Read a log: CSV, JSON lines, W&B, TensorBoard, traces or telemetry.
 
-    `columns`: names of columns, with units in brackets, by quantity; `growing`: see
-    `log_table.read`. Raises InputError.
+    `columns`: names of columns, with units in brackets, by quantity. Raises
+    InputError.
     """
     if path.is_dir():
         return _recorded(path, telemetry_files.read(path), columns)
@@ -130,7 +132,7 @@ def read(path: Path, columns: Mapping[str, str] | None = None, growing: bool = F
     if b'"traceEvents"' in begin:
         return _recorded(path, kineto.read(path), columns)
     try:
-        names, rows = log_table.read(path, NEEDED, "seconds", growing)
+        names, rows = log_table.read(path, NEEDED, "seconds", cut)
         return _log(path, names, rows, _choose(names, columns or {}))
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None

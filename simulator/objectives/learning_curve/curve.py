@@ -214,13 +214,14 @@ def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
 
 
 def read_columns(
-    path: Path, given: Mapping[str, str], *, growing: bool = False
+    path: Path, given: Mapping[str, str], *, cut: log_table.Cut | None = None
 ) -> tuple[dict[str, str], dict[str, np.ndarray], np.ndarray]:
     """Read a log's columns: names and numbers by quantity, and line numbers.
 
-    A `growing` log may lack a line's end, and losses (infinite then). Raises ValueError.
+    A log that is `cut`, because it grows, may lack losses, which are infinite then. Raises
+    ValueError.
     """
-    names, rows = log_table.read(path, NEEDED, "loss", growing)
+    names, rows = log_table.read(path, NEEDED, "loss", cut)
     few = [] if "loss" in given else _few(names, rows)
     chosen = log_table.choose([name for name in names if name not in few], given, _quantity)
     if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
@@ -228,7 +229,7 @@ def read_columns(
         shown = ", ".join(name[:40] for name in names[:12]) + ", ..." * (len(names) > 12)
         raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
     count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
-    above = _reader("loss", -math.inf, math.inf) if growing else above
+    above = above if cut is None else _reader("loss", -math.inf, math.inf)
     columns = [(names.index(name), name, above if quantity == "loss" else count)
                for quantity, name in chosen.items()]  # fmt: skip
     numbers, lines, _ = log_table.numbers(rows, columns)
