@@ -233,8 +233,8 @@ class Torch(Section):
 
     kind: Literal["torch"]
     model: Name = Field(
-        description="mlp, cnn, gpt (for text), a torchvision model (resnet18, vgg16, ...), or a "
-        "model of an installed package (entry points paceline.models)"
+        description="mlp, cnn, small-cnn, gpt (for text), a torchvision model (resnet18, ...), or "
+        "a model of an installed package (entry points paceline.models)"
     )
     data: Name = Field(
         description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "

@@ -26,9 +26,8 @@ global generator."""
 
 def _mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return a perceptron with one hidden layer of 32."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(prod(shape), 32), nn.ReLU(), nn.Linear(32, classes)
-    )
+    hidden = nn.Linear(prod(shape), 32)
+    return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(32, classes))
 
 
 def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -41,11 +40,17 @@ def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
+def _small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a network of two convolutions of stride 2, four times as fast as `_cnn`."""
+    channels, height, width = _image(shape)
+    first, second = nn.Conv2d(channels, 8, 3, 2, 1), nn.Conv2d(8, 16, 3, 2, 1)
+    last = nn.Linear(16 * -(-height // 4) * -(-width // 4), classes)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), last)
+
+
 def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < 4:
-        raise ObjectiveError(
-            MODEL, f'needs images, but a sample has the shape {shape}; write "mlp"'
-        )
+        raise ObjectiveError(MODEL, f'needs images, but a sample has shape {shape}; write "mlp"')
     return shape
 
 
@@ -56,7 +61,8 @@ def _gpt(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Gpt(*shape, classes)
 
 
-MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn, "gpt": _gpt})
+_OURS: dict[str, Make] = {"mlp": _mlp, "cnn": _cnn, "small-cnn": _small_cnn, "gpt": _gpt}
+MODELS: Registry[Make] = Registry("paceline.models", _OURS)
 
 
 def register_model(name: str, make: Make) -> None:
@@ -82,19 +88,17 @@ def _torchvision(name: str, ours: tuple[str, ...]) -> Make:
     try:
         library: Any = importlib.import_module("torchvision.models")
     except ImportError:
-        raise ObjectiveError(
-            MODEL,
+        problem = (
             f"unknown; {nearest(name, ours, 'models')}; others are torchvision's, which is not "
-            "installed: pip install torchvision",
-        ) from None
+        )
+        raise ObjectiveError(MODEL, problem + "installed: pip install torchvision") from None
     available = library.list_models(module=library)
     if short not in available:
         raise ObjectiveError(MODEL, f"unknown; {nearest(short, [*ours, *available], 'models')}")
 
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
-        fit = Fit(*_image(shape))
         model = library.get_model(short, weights=None, num_classes=classes)
-        return nn.Sequential(fit, adapt(model, classes))
+        return nn.Sequential(Fit(*_image(shape)), adapt(model, classes))
 
     return make
 
