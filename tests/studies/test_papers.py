@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from paceline.simulator.studies.papers.measures import QUICK, Lab
 from tests.helpers.cases import beside
 
 DOCS = Path(__file__).parents[2] / "docs/evidence"
+REAL = reading.paper(reading.REAL)
 ALL = [(name, item) for name in reading.NAMES for item in reading.paper(name).claims]
 
 
@@ -82,7 +84,7 @@ def test_verdicts():
 
 
 def test_claims_can_be_contradicted_and_say_what_they_rest_on():
-    for _, one in ALL:
+    for one in [*(one for _, one in ALL), *REAL.claims]:
         assert one.expected is not None or one.neutral is not None, one.name
         assert bool(one.basis) is not (one.kind is Kind.PRINTED), one.name
         assert one.given_by == "paper" or one.kind is not Kind.PRINTED, one.name
@@ -181,6 +183,44 @@ def test_other_data_take_the_place_of_those_that_scenarios_train_on(made, tmp_pa
     assert "cluster has no effect" in capsys.readouterr().err
 
 
+def test_claims_on_real_data_have_scenarios_and_a_claim_on_a_stand_in():
+    """Their scenarios load; the digits take the place of data that may not be installed."""
+    lab = Lab(trained=("objective.data=digits",))
+    stand_ins = {f"{name}: {one.name}" for name, one in ALL}
+    for one in REAL.claims:
+        assert one.stand_in in stand_ins, one.name
+        how = one.measure.keywords
+        for row in how.get("table", [how]):
+            for rate in how.get("rates", ["run.seeds=1"]):
+                name = row.get("scenario", row.get("name"))
+                scenario = lab.scenario(name, *row.get("sets", ()), rate)
+                labels = {0, 1, 2, -1, "best", *(item.label for item in scenario.algorithm)}
+                assert {how.get(key, 0) for key in ("a", "b", "than", "other")} <= labels
+
+
+def test_the_page_on_real_data_shows_the_stand_ins_verdicts(tmp_path, monkeypatch):
+    claims = [replace(one, stand_in=f"adacomm: {one.name}") for one in MADE.claims[:2]]
+    real = replace(MADE, name=reading.REAL, claims=tuple(claims))
+    monkeypatch.setattr(reading, "paper", lambda name: real)
+    (tmp_path / page.TABLE).write_text("paper,claim,verdict\nadacomm,far faster,undecided\n")
+    reproduce([reading.REAL], jobs=1, out=tmp_path / "runs", report=tmp_path)
+    text = (tmp_path / "real-data.md").read_text("utf-8")
+    assert "| holds in sign | undecided |" in text
+    assert "- **far faster**: because" in text
+    assert len(tables(tmp_path, "real-data.csv")) == 2
+
+
+@pytest.mark.slow
+def test_a_claim_by_real_gradients(monkeypatch, tmp_path):
+    claims = tuple(one for one in REAL.claims if one.name == "HPSGD: final accuracy")
+    monkeypatch.setattr(reading, "paper", lambda name: replace(REAL, claims=claims, figures={}))
+    sets = ["objective.data=digits", "run.steps=200"]
+    (row,) = reproduce([reading.REAL], overrides=sets, jobs=2, out=tmp_path)["claims"]
+    assert row["verdict"] == Verdict.HOLDS
+    assert row["note"].count("optimizer.lr=") == 2
+    assert row["sets"] == sets
+
+
 def test_wrong_input(tmp_path, capsys):
     with pytest.raises(InputError, match="did you mean `adacomm`"):
         reproduce(["adacom"], out=tmp_path, report=None)
@@ -188,13 +228,16 @@ def test_wrong_input(tmp_path, capsys):
     assert "adacomm, dts, hpsgd, hybrid" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert run(["reproduce", "--out", str(tmp_path / "file")]) == 2
+    missing = ["--set", f"objective.folder={tmp_path}", "--out", str(tmp_path / "runs")]
+    assert run(["reproduce", "real-data", *missing]) == 2
+    assert "apt install dataset-fashion-mnist" in capsys.readouterr().err
 
 
 # The papers
 
 
 def test_claims_are_told_apart():
-    for name in reading.NAMES:
+    for name in (*reading.NAMES, reading.REAL):
         paper = reading.paper(name)
         assert paper.name == name
         assert len({one.name for one in paper.claims}) == len(paper.claims) > 5

@@ -57,7 +57,8 @@ class Claim:
     effect": an order holds if our number is above it (or `below` it), and a sign holds if both
     numbers are on the same side. `inconsistent`: in our judgement the paper contradicts the claim.
     `timing`: the claim needs no learning and takes seconds. `assumptions`: other choices where the
-    paper leaves one open, with `what` and the `sets` of overrides.
+    paper leaves one open, with `what` and the `sets` of overrides. `stand_in`: for a claim on real
+    data, the same claim on a stand-in, as "paper: claim".
     """
 
     name: str
@@ -76,6 +77,7 @@ class Claim:
     timing: bool = False
     unit: str = ""
     assumptions: Sequence[Mapping[str, Any]] = ()
+    stand_in: str = ""
 
     def verdict(self, finding: Finding) -> Verdict:
         """Return the verdict on the claim by `finding`.

@@ -80,10 +80,6 @@ class Lab:
         """Return the document of `paceline theory` for a shipped scenario with overrides."""
         return theories.theory(self.scenario(name, *sets))
 
-    def but(self, sets: Sequence[str]) -> "Lab":
-        """Return a lab with more overrides, which shares these runs."""
-        return replace(self, sets=(*self.sets, *sets))
-
 
 def _reach(run: Run, level: float, by: str) -> float:
     """Return the time (or step) that first reaches a test accuracy; inf if never."""
@@ -155,16 +151,26 @@ def values(
     return quantities[:1] if what in SCALARS else quantities
 
 
+def tuned(
+    lab: Lab, *, rates: Sequence[str] = (), sets: Sequence[str] = (), **how: Any
+) -> tuple[Values, str]:
+    """Return a quantity at the override of `rates` that is best for it, and its mean in words."""
+    tried = [[rate] for rate in rates] or [[]]
+    rows = [(values(lab, sets=[*sets, *rate], **how), rate) for rate in tried]
+    best, rate = (max if "accuracy" in how.values() else min)(rows, key=lambda row: row[0].mean())
+    return best, " ".join([number(float(best.mean())), *(f"({text})" for text in rate)])
+
+
 def compared(
     lab: Lab, *, a: str | int, b: str | int = "", op: str = "ratio", **how: Any
 ) -> tuple[Values, str]:
     """Return a quantity of `a`, combined by `op` with any `b`'s, and both means in words."""
-    one = values(lab, of=a, **how)
+    one, shown = tuned(lab, of=a, **how)
     if b == "":
         return one, ""
-    other = values(lab, of=b, **how)
+    other, against = tuned(lab, of=b, **how)
     apart = np.round(OPERATIONS[op](one, other), 9)  # no rounding errors
-    return apart, f"{number(float(one.mean()))} against {number(float(other.mean()))}."
+    return apart, f"{shown} against {against}."
 
 
 def compare(lab: Lab, *, scale: float = 1.0, **how: Any) -> Finding:

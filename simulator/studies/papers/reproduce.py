@@ -1,12 +1,15 @@
 """Check papers' claims, and write reproduction.md, its tables, and figures."""
 
+import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...inputs import untrusted
 from ...inputs.csv_files import Digits, table
 from ...results import store
 from ...results.figures import curves, drawing
@@ -76,7 +79,7 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
     return {
         "paper": paper.name,
         "claim": claim.name,
-        **{key: getattr(claim, key) for key in stated},
+        **{key: getattr(claim, key) for key in (*stated, "stand_in")},
         **_answer(claim, lab),
         "kind": str(claim.kind),
         "within": claim.within if claim.expected is not None else None,
@@ -85,7 +88,7 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "sets": [*lab.trained] if len(lab.changed) > before else [],
         "sensitivity": [
             {"assumption": assumed["what"], "sets": assumed["sets"]}
-            | _answer(claim, lab.but(assumed["sets"]))
+            | _answer(claim, replace(lab, sets=(*lab.sets, *assumed["sets"])))
             for assumed in claim.assumptions
         ],
     }
@@ -93,12 +96,8 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
 
 def _answer(claim: Claim, lab: Lab) -> dict[str, Any]:
     finding = claim.measure(lab)
-    return {
-        "value": jsonable(finding.value),
-        "ci95": jsonable(finding.ci95),
-        "verdict": str(claim.verdict(finding)),
-        "note": finding.note,
-    }
+    answer = {"value": jsonable(finding.value), "ci95": jsonable(finding.ci95)}
+    return answer | {"verdict": str(claim.verdict(finding)), "note": finding.note}
 
 
 def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -> None:
@@ -134,13 +133,17 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, bytes]:
     """Return the page and its tables as bytes, by file name."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
-    groups = {name: [row for row in rows if row["paper"] == name] for name in reading.NAMES}
-    papers = [(reading.paper(name), claims) for name, claims in groups.items() if claims]
+    names = [*dict.fromkeys(row["paper"] for row in rows)]
+    papers = [
+        (reading.paper(name), [row for row in rows if row["paper"] == name]) for name in names
+    ]
+    real = names == [reading.REAL]
+    page = (PAGE, f"{reading.REAL}.md")[real]
     loader = FileSystemLoader(Path(__file__).parent)
     made = Environment(
         loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    text = made.get_template("page.md.j2").render(
+    text = made.get_template(f"{page}.j2").render(
         papers=papers,
         rows=rows,
         wide=sum(_holds_by_width(row) for row in rows if row["kind"] == Kind.PRINTED),
@@ -152,6 +155,9 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, bytes]:
         verdicts=[*Verdict],
         others=[kind for kind in Kind if kind is not Kind.PRINTED],
         counts=counts,
+        short=_short,
+        stand_ins=_verdicts(folder / TABLE),
+        versions=store.versions("torch"),
     )
     experiments = [
         {"paper": row["paper"], "claim": row["claim"], "experiment": assumed["assumption"]}
@@ -160,11 +166,18 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, bytes]:
         for assumed in row["sensitivity"]
     ]
     shown = [line for paper, claims in papers for line in _covered(paper, claims)]
-    tables = {TABLE: [*map(_claim, rows)], EXPERIMENTS: experiments, COVERAGE: shown}
-    return {PAGE: (text.rstrip("\n") + "\n").encode()} | {
+    tables = {page.replace(".md", ".csv"): [*map(_claim, rows)]}
+    tables |= {} if real else {EXPERIMENTS: experiments, COVERAGE: shown}
+    return {page: (text.rstrip("\n") + "\n").encode()} | {
         name: table([*lines[0]], (line.values() for line in lines)) if lines else b""
         for name, lines in tables.items()
     }
+
+
+def _verdicts(file: Path) -> dict[str, str]:
+    """Return the verdicts of a page's table by "paper: claim"; none without the file."""
+    lines = untrusted.text(file).splitlines() if file.is_file() else []
+    return {f"{row['paper']}: {row['claim']}": row["verdict"] for row in csv.DictReader(lines)}
 
 
 def _claim(row: Row) -> dict[str, Any]:
