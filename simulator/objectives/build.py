@@ -13,7 +13,7 @@ from .plugins import plugin_of
 from .quadratic import NoisyQuadratic, coordinates
 from .softmax import SoftmaxRegression, dimension
 
-FAR = 2.0  # factor of parameters, either way, beyond which it is another model than [model]
+FAR = 2.0  # largest ratio of parameters, either way, at which the loss still stands for [model]
 STAND_IN = "a stand-in, not your model"
 
 
@@ -38,8 +38,8 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
     spec: Any = scenario.objective
     workers = scenario.cluster.workers
     if hasattr(spec, "make"):
-        made: Objective = spec.make(workers, seed)
-        return made
+        objective: Objective = spec.make(workers, seed)
+        return objective
     if isinstance(spec, Bound):
         lr, first = algorithm.parameters["lr"], algorithm.parameters.get("tau0")
         tau = algorithm.parameters.get("tau", FixedPeriod(first or 1))
@@ -71,23 +71,23 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
         return _of_curve(scenario, spec, algorithm)
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not the loss of your model"
-    named = "a noisy quadratic"
+    name = "a noisy quadratic"
     if not isinstance(spec, Quadratic):
         hidden = isinstance(spec, Softmax) and spec.hidden
         kind = f"a hidden layer of {hidden}" if hidden else spec.kind
-        named = f"{spec.model if isinstance(spec, Torch) else kind} over {spec.data}"
+        name = f"{spec.model if isinstance(spec, Torch) else kind} over {spec.data}"
     entries, model = dimension_of(spec) or 0, scenario.model.parameters
-    return f"on {named}" if _alike(entries, model) else f"on {named}, {STAND_IN}"
+    return f"on {name}" if _alike(entries, model) else f"on {name}, {STAND_IN}"
 
 
 def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | None) -> str:
     if algorithm is None or algorithm.name not in catalogue():
         return f"by {baseline(spec).basis}"
     phrase = expect(World(scenario, algorithm).under()).phrase
-    meant, parameters = size(scenario), scenario.model.parameters
-    if _alike(meant, parameters):
+    of_loss, parameters = size(scenario), scenario.model.parameters
+    if _alike(of_loss, parameters):
         return phrase
-    return f"{phrase}, for {meant:.3g} parameters, not the {parameters:.3g} of [model]"
+    return f"{phrase}, for {of_loss:.3g} parameters, not the {parameters:.3g} of [model]"
 
 
 def _alike(own: float, model: float) -> bool:

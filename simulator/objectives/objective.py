@@ -83,9 +83,9 @@ class Nothing:
 class TheoremTwo(Nothing):
     """Time only, with AdaComm's Theorem 2 as the loss: the bound after some steps.
 
-    If the period changes, the bound uses the mean of tau - 1 over all steps so far. `ruled`: a rule
-    that reads the loss sets the period; then `tau` is the first one, and the caller stores the
-    steps of the latest average in `period`.
+    If the period changes, the bound uses the mean of tau - 1 over all steps so far. `ruled`:
+    whether a rule that reads the loss sets the period; then `tau` is the first one, and the caller
+    stores the steps of the latest average in `period`.
     """
 
     def __init__(

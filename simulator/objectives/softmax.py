@@ -122,18 +122,18 @@ class SoftmaxRegression:
         self.dimension = dimension(spec)
         self.start = np.zeros(self.dimension)
         if spec.hidden:
-            drawn = generator(seed, Purpose.OBJECTIVE, PARAMETERS).uniform(-1, 1, self.dimension)
+            uniform = generator(seed, Purpose.OBJECTIVE, PARAMETERS).uniform(-1, 1, self.dimension)
             fan_in = np.repeat(
                 [inputs - 1, spec.hidden], [self._first, self.dimension - self._first]
             )
-            self.start = drawn / np.sqrt(fan_in)
+            self.start = uniform / np.sqrt(fan_in)
         self.start.flags.writeable = False
-        everyone = np.arange(len(self.data.train_y))
-        self.shares, dealt = [everyone] * workers, None
+        samples = np.arange(len(self.data.train_y))
+        self.shares, shares = [samples] * workers, None
         if spec.partition != "iid":
-            self.shares = dealt = deal(self.data.train_y, workers, spec.partition, seed)
+            self.shares = shares = deal(self.data.train_y, workers, spec.partition, seed)
         self.sizes = [*map(len, self.shares)]
-        self.epochs = Epochs(len(everyone), workers, seed, dealt) if spec.epochs else None
+        self.epochs = Epochs(len(samples), workers, seed, shares) if spec.epochs else None
 
     def source(self, rank: int) -> "_SoftmaxSource":
         """Return the gradient source of worker `rank`."""
@@ -145,9 +145,9 @@ class SoftmaxRegression:
         scores = self._scores(x, data.train_x)[1]
         loss = _mean_loss(scores, _totals(scores)[1], data.train_y)
         scores = self._scores(x, data.test_x)[1]
-        right = float((scores.argmax(axis=1) == data.test_y).mean())
+        accuracy = float((scores.argmax(axis=1) == data.test_y).mean())
         return Evaluation(
-            float(loss), right, float(_mean_loss(scores, _totals(scores)[1], data.test_y))
+            float(loss), accuracy, float(_mean_loss(scores, _totals(scores)[1], data.test_y))
         )
 
     def at(self, x: Vector, rows: np.ndarray, *, loss: bool = True) -> tuple[Any, Array]:
@@ -202,8 +202,8 @@ def _totals(scores: Array) -> tuple[Array, Array]:
 
 def _mean_loss(scores: Array, totals: Array, labels: np.ndarray) -> Any:
     """Return the mean negative log-likelihood of `labels` (..., samples)."""
-    of_own = scores.reshape(-1, scores.shape[-1])[_own(labels)].reshape(labels.shape)
-    return (np.log(totals[..., 0]) - of_own).mean(axis=-1)
+    own_scores = scores.reshape(-1, scores.shape[-1])[_own(labels)].reshape(labels.shape)
+    return (np.log(totals[..., 0]) - own_scores).mean(axis=-1)
 
 
 class _SoftmaxSource:

@@ -35,7 +35,7 @@ class Gate:
     """A rate held until the period is 1, which then takes one change of its schedule.
 
     The next change waits until the rule has chosen a period of 1 again. A lower rate lengthens the
-    period by the root of the ratio; all passed changes at once would take it from 1 to hundreds.
+    period by the root of the ratio; all passed changes at once would raise it from 1 to hundreds.
     """
 
     def __init__(self, tau0: int, lr: Callable[[int], Any]) -> None:
@@ -173,8 +173,8 @@ async def adacomm(
         losses.append(loss)
         if len(losses) == tau:
             round_loss = sum(losses) / tau
-            came = (anchor - x, losses[0], round_loss, loss, me.arrival())
-            displacement, *shared = await channel.mean(came)
+            message = (anchor - x, losses[0], round_loss, loss, me.arrival())
+            displacement, *shared = await channel.mean(message)
             step, v = block_momentum.update(displacement, v, anchor)
             x = anchor = anchor - step
             u, losses = momentum.init(x), []

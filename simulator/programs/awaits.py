@@ -1,7 +1,7 @@
 """Find missing `await`s in a program's text, or name them when the program fails.
 
 Without its `await` an effect does nothing. If that causes no error, because the result is dropped,
-returned, passed to another effect, or only tested for truth, `demand` refuses the text. In all
+returned, passed to another effect, or only tested for truth, `demand` raises an error. In all
 other cases Python raises an error about a coroutine, which `explained` turns into the same
 message.
 """
@@ -96,11 +96,11 @@ def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
     nodes = {"me", *(arg.arg for arg in outer.args.args[:1])}
     coroutines = helpers | {node.name for node in inner}
     for parent in ast.walk(tree):
-        handed = isinstance(parent, ast.Call) and _method(parent.func, nodes)
+        argument = isinstance(parent, ast.Call) and _method(parent.func, nodes)
         for node in ast.iter_child_nodes(parent):
-            if isinstance(node, ast.Call) and (handed or isinstance(parent, SILENT)):
-                named = isinstance(node.func, ast.Name) and node.func.id in coroutines
-                if named or _method(node.func, nodes) in EFFECTS:
+            if isinstance(node, ast.Call) and (argument or isinstance(parent, SILENT)):
+                helper = isinstance(node.func, ast.Name) and node.func.id in coroutines
+                if helper or _method(node.func, nodes) in EFFECTS:
                     yield node
 
 

@@ -31,11 +31,11 @@ async def learner(
 ) -> None:
     """Train, send fragments in turn, and apply the fragments that the syncer merged."""
     channels = [codec.open(me) for _ in range(fragments)]
-    # `anchor`: fragments as last applied. A learner has already sent the progress that it keeps.
-    # Sent again it would pull the common model back to this one, and late merges would oscillate.
+    # `anchor`: fragments as last applied. A learner has already sent the progress that it keeps. If
+    # it sent this again, it would pull the common model back, and late merges would oscillate.
     x = anchor = me.start
     u, last, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
-    came = dict[int, Any]()  # merged fragments that have arrived, perhaps before they are due
+    arrived = dict[int, Any]()  # merged fragments, perhaps before they are due
 
     def apply(f: int, shared: Any) -> None:
         nonlocal x, anchor
@@ -53,14 +53,14 @@ async def learner(
                 channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - last)))
                 sent[f] = last = k
         due = [f for f, since in sent.items() if since <= k - overlap]
-        while any(f not in came for f in due):
+        while any(f not in arrived for f in due):
             answer = await me.receive_before(me.timer(0.0), me.server)
             if answer is None:
                 break
             _, (shared, number) = answer
-            came[int(number)] = shared
-        for f in (f for f in due if f in came):
-            apply(f, came.pop(f))
+            arrived[int(number)] = shared
+        for f in (f for f in due if f in arrived):
+            apply(f, arrived.pop(f))
 
 
 async def syncer(
@@ -83,7 +83,7 @@ async def syncer(
     v = [outer.init(part) for part in me.cut(x, fragments)]
     parts_of: list[dict[int, Any]] = [{} for _ in v]
 
-    def hold(message: Any) -> None:
+    def store(message: Any) -> None:
         worker, (part, f, steps, new) = message
         me.count(int(new))
         parts_of[int(f)][worker] = steps, part
@@ -91,14 +91,14 @@ async def syncer(
     while True:
         f = max(range(fragments), key=lambda fragment: len(parts_of[fragment]))
         if len(parts_of[f]) < min(quorum, me.workers):
-            hold(await channel.receive())
+            store(await channel.receive())
             continue
         window, parts = me.timer(grace), list(me.cut(x, fragments))
         while len(parts_of[f]) < me.workers:
             if (message := await channel.receive_before(window)) is None:
                 await me.wait(window)
                 break
-            hold(message)
+            store(message)
         me.work(me.apply_seconds)
         tokens = sum(steps for steps, _ in parts_of[f].values())
         # scaled so that a period moves the model as far as a mean of all workers

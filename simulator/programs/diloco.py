@@ -99,9 +99,9 @@ async def late_rounds(
     anchor = x
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, inner, tau)
-        came = anchor - x
-        gradient = combine(came, before, None if mean is None else await channel.wait(mean))
-        before, mean = came, channel.start_mean(came)
+        own = anchor - x
+        gradient = combine(own, before, None if mean is None else await channel.wait(mean))
+        before, mean = own, channel.start_mean(own)
         if gradient is not None:
             step, v = outer.update(gradient, v, anchor)
             anchor = anchor - outer_lr * step
@@ -121,7 +121,7 @@ async def delayed_diloco(
 ) -> None:
     """Delayed DiLoCo: outer steps use the mean displacement of the previous round."""
     await late_rounds(
-        me, lr, inner, tau, outer_lr, outer_momentum, codec, lambda came, before, mean: mean
+        me, lr, inner, tau, outer_lr, outer_momentum, codec, lambda own, before, mean: mean
     )
 
 
@@ -137,8 +137,8 @@ async def eager_diloco(
 ) -> None:
     """Eager DiLoCo: a worker's fresh displacement with the others' previous ones."""
 
-    def combine(came: Vector, before: Vector, mean: Vector | None) -> Vector:
-        fresh = (came - before) / me.workers
+    def combine(own: Vector, before: Vector, mean: Vector | None) -> Vector:
+        fresh = (own - before) / me.workers
         return fresh if mean is None else mean + fresh
 
     await late_rounds(me, lr, inner, tau, outer_lr, outer_momentum, codec, combine)

@@ -2,7 +2,7 @@
 
 A program is a coroutine that receives a `Node` and its parameters. Each engine (the modules in
 `engines`, and real training in `validate`) implements `Node`; a program cannot tell them apart.
-The rule for `await`: exactly those effects are awaited during which other nodes may act.
+The rule for `await`: a program awaits an effect exactly if other nodes may act during it.
 Instantaneous effects (starting a mean, sending, reading the clock, marking) are plain calls.
 """
 
@@ -46,7 +46,7 @@ class Encoded:
     `data`: arrays that an average sums. `places`: indices of their entries in the vector, None
     for all. `share`: the vector's share of the whole model. `bytes`: size on the network. `most`:
     largest number of entries in any worker's message, None if unknown. `bits`: bits of an integer.
-    `grid`: codec whose numbers the data are, to be sent in its bits; "": any numbers.
+    `grid`: codec whose numbers are the only ones in the data, which then need only its bits, or "".
     """
 
     data: tuple[Vector, ...]
@@ -156,8 +156,8 @@ class Node(ABC):
     def arrived(self, handle: Handle) -> Awaitable[bool]:
         """Return whether this worker has the result of the collective `handle` by now.
 
-        No other worker is asked, so that answers differ between workers. A program that acts on
-        them sets `Program.pooled_with`, as its workers no longer take their steps together.
+        It asks no other worker, so answers differ between workers. A program that acts on them sets
+        `Program.pooled_with`, because its workers no longer take their steps together.
         """
 
     @abstractmethod
@@ -183,7 +183,7 @@ class Node(ABC):
         """Report the number of gradients in the last received message, if not one."""
 
     def discard(self) -> None:
-        """Report that the last received gradient is not used. Takes no time."""
+        """Report that the program does not use the last received gradient. Takes no time."""
         self.count(0)
 
     @abstractmethod

@@ -76,10 +76,10 @@ async def report(
     codec: Codec = Raw(),
 ) -> None:
     """Train for tau steps, send the displacement, and go on from the server's answer."""
-    sampled, early = first(me)
+    sampled, selected = first(me)
     channel, inner = codec.open(me), proximal(mu, momentum)
     x, k, weight = me.start, 0, me.samples
-    if sampled is not None and me.rank not in early:
+    if sampled is not None and me.rank not in selected:
         _, x = await me.receive(me.server)
     while True:
         anchor, before = x, k
@@ -105,22 +105,22 @@ async def fedbuff_server(
     codec: Codec = Raw(),
 ) -> None:
     """FedBuff: the server updates after every K displacements, however late they are."""
-    rng, early = first(me)
-    channel, x, busy = codec.open(me), me.start, {*early}
+    rng, selected = first(me)
+    channel, x, busy = codec.open(me), me.start, {*selected}
     v, updates, reports = outer.init(x), 0, list[tuple[int, Payload]]()
     idle = [rank for rank in range(me.workers) if rank not in busy]
     trained_from = [0 if rank in busy else -1 for rank in range(me.workers)]  # each client's update
     while True:
-        client, came = await channel.receive()
+        client, message = await channel.receive()
         late = updates - trained_from[client]
-        away, steps, *weight = came or (x, 0)  # an empty message means that the client dropped out
-        dropped = not came or (max_staleness is not None and late > max_staleness)
+        away, steps, *weight = message or (x, 0)  # an empty one means that the client dropped out
+        dropped = not message or (max_staleness is not None and late > max_staleness)
         me.count(0 if dropped else int(steps))
-        if not came:
+        if not message:
             trained_from[client] = -1  # the client has not reported for this model
         if not dropped:
-            worth = (1 + late) ** -0.5 if staleness == "root" else 1.0
-            reports.append((client, (worth * away, *weight)))
+            factor = (1 + late) ** -0.5 if staleness == "root" else 1.0
+            reports.append((client, (factor * away, *weight)))
         idle.append(client)
         busy.discard(client)
         due = len(reports) >= min(buffer, me.workers)

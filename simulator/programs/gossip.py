@@ -13,12 +13,10 @@ from .program import Program, doc
 Neighbours = Annotated[GraphOf, doc("graph of the workers that exchange models", shown="ring")]
 Row = Sequence[tuple[int, float]]
 CODEC = {
-    "codec": "neighbours exchange whole models, of which a codec made for gradients would drop "
-    "most; leave it out"
+    "codec": "neighbours exchange whole models, and a codec for gradients would drop most of their "
+    "entries; leave it out"
 }
-MOMENTUM = {
-    "momentum": "its correction cancels exactly what the last plain gradient step did; leave it out"
-}
+MOMENTUM = {"momentum": "its correction cancels exactly one plain gradient step; leave it out"}
 
 
 def tell(me: Node, x: Vector, row: Row) -> None:
@@ -101,9 +99,7 @@ async def ask(me: Node, x: Vector, computing: Handle, partner: int) -> Vector:
         await me.wait(computing)
         message = await me.receive(partner)
     else:
-        await me.receive_before(
-            computing, partner
-        )  # no further message comes: wait until it is computed
+        await me.receive_before(computing, partner)  # no message comes: wait for the gradient
     return (x + message[1]) / 2
 
 

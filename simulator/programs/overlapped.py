@@ -76,10 +76,10 @@ async def cocod_sgd(
     )
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
-        came = snapshot - x
+        displacement = snapshot - x
         if mean is not None:
             x = x + own - await channel.wait(mean)
-        own, mean = came, channel.start_mean(came)
+        own, mean = displacement, channel.start_mean(displacement)
         snapshot = x
         me.mark(x)
 
@@ -116,7 +116,7 @@ async def hpsgd(
     lr: LearningRate,
     decision: Annotated[
         Literal["each", "shared"],
-        doc("who asks whether a mean is there: each worker for itself, or all together in a step"),
+        doc("who polls whether a mean has arrived: each worker for itself, or all in a step"),
     ] = "each",
     epoch: Annotated[
         int, doc("steps between flushes of pending gradients; 0: never", "steps", ge=0)
@@ -135,14 +135,14 @@ async def hpsgd(
 ) -> None:
     """HPSGD: train on a replica while the gradients of the last replica are averaged.
 
-    If `each` worker decides (algorithm 2), nobody waits. Windows are paired by their numbers, and
+    If `each` worker decides (algorithm 2), no worker waits. Windows are paired by number, and
     may hold different numbers of gradients. The published code never polls a mean in the step after
     its start. Algorithm 2 does, and starts the first mean before there is a replica. The default
     follows the code, which produced the paper's results. The published flush loses gradients that
     arrive at an epoch's end, and applies the last mean twice.
     """
     channel = codec.open(me)
-    is_there = channel.finished if decision == "shared" else channel.arrived
+    has_arrived = channel.finished if decision == "shared" else channel.arrived
     x, nothing = me.start, 0.0
     # `fresh`: whether x is the model itself, from which the replica begins
     x, model, pending, mean, fresh, first = me.resumed(
@@ -163,8 +163,8 @@ async def hpsgd(
             fresh = False
         elif mean is None:  # nothing can have arrived
             mean, pending = channel.start_mean(pending), nothing
-            x = x if shortest_window == 2 else model  # the replica continues, or begins there
-        elif await is_there(mean):
+            x = x if shortest_window == 2 else model  # continue, or begin a replica
+        elif await has_arrived(mean):
             x = model = model - await channel.wait(mean)
             mean, pending, fresh = channel.start_mean(pending), nothing, True
         me.mark(x)

@@ -42,7 +42,7 @@ class Program:
     - `gossips`: its workers send messages to each other.
     - `overlaps`: its workers compute while their mean is under way.
     - `pooled`: its workers never wait for each other, so their steps are counted together.
-    - `pooled_with`: parameters, by default so, with which it is pooled (see `under`).
+    - `pooled_with`: parameters, with their default values, that make it pooled (see `under`).
     - `asks`: its workers poll whether a mean has arrived, and continue if it has not.
     - `linear`: without momentum it applies every gradient once, so on a quadratic the mean model
     does not depend on the frequency of averages.

@@ -16,10 +16,10 @@ from ...inputs import untrusted
 from ...results.intervals import NORMAL
 
 FACTS = SimpleNamespace(**untrusted.packaged(__file__, "batch.toml"))
-LATE, LEVELS = 1 / 3, 9  # share of a run's steps that is compared, and losses in it
+LATE, LEVELS = 1 / 3, 9  # share of a run's steps to compare, and number of losses in it
 FEWEST, BINS, REPLICATES = 2, 128, 100
-"""Losses of a run that is compared, means that a long log becomes, and samples of its noise."""
-LEAST, LINEAR = 1e-3, 0.97  # log of a factor, and its share of that of the batches, at most
+"""Fewest losses of a run to compare, means of a long log, and samples of its noise."""
+LEAST, LINEAR = 1e-3, 0.97  # least log of a factor, and its largest share of the log of the batches
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Critical:
 def given(value: float | Sequence[float], grown: float = 1.0) -> Critical:
     """Return the user's critical batch, from a number or a range (tokens).
 
-    `grown`: tokens of the run over those of the run in which it was so.
+    `grown`: tokens of the run over the tokens of the run that showed this value.
     """
     low, high = (value, value) if isinstance(value, int | float) else value
     middle = math.sqrt(low * high) if math.isfinite(high) else high
@@ -51,21 +51,21 @@ def published(tokens: float) -> Critical:
     al. (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
     """
     value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
-    spread = FACTS.spread * FACTS.beyond ** max(math.log10(FACTS.seen / tokens), 0.0)
+    spread = FACTS.spread * FACTS.beyond ** max(math.log10(FACTS.least / tokens), 0.0)
     within = "two" if spread == FACTS.spread else f"{spread:.2g} with so few tokens"
     source = f"by the law of arXiv 2410.21676 for language, within a factor of {within}"
     return Critical(value, value / spread, value * spread, source)
 
 
 def factor(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the log ratio of two runs' steps to the same losses, and where.
+    """Return the log ratio of two runs' steps to the same losses, and the last step.
 
     Args:
         first, second: Rows of steps after the warm-up, and losses.
 
     Returns:
-        The mean over the last third of what both reach: the best estimate, then one for each sample
-        of the noise, whose blocks keep its correlation; and the last step of the second run there.
+        The mean over the last third of the losses that both reach: the best estimate, then one per
+        sample of the noise, in blocks that keep its correlation; and the second run's last step.
 
     Raises:
         ValueError: The runs reach no loss in common.
@@ -99,7 +99,7 @@ def factor(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _falling(losses: np.ndarray) -> np.ndarray:
-    """Return losses that fall all along: between those before and after that break it."""
+    """Make losses fall: return the mean of the least loss before and the most after."""
     least = np.minimum.accumulate(losses, axis=-1)
     most = np.maximum.accumulate(losses[..., ::-1], axis=-1)[..., ::-1]
     falling: np.ndarray = (least + most) / 2 - 1e-9 * np.arange(losses.shape[-1])
@@ -109,17 +109,17 @@ def _falling(losses: np.ndarray) -> np.ndarray:
 def matched(factors: Sequence[tuple[float, float, np.ndarray]]) -> Critical:
     """Return the critical batch by factors of steps between runs.
 
-    `factors`: the batch of a run and of another one, and the draws of the log of the steps of the
-    first over the other's. Each pair counts by its precision.
+    `factors`: the batches of two runs, and draws of the log ratio of the first run's steps to the
+    other's. Each pair counts by its precision.
     """
     logs, widths = list[float](), list[float]()
     for one, other, drawn in factors:
         small, large = min(one, other), max(one, other)
         log, span = float(drawn[0] if one < other else -drawn[0]), math.log(large / small)
         sd = math.hypot(float(np.std(drawn)), FACTS.drift * span)
-        tried = np.clip(log + NORMAL * sd * np.arange(-1, 2), LEAST, LINEAR * span)
-        low, middle, high = np.log(np.expm1(tried) / (1 - np.exp(tried - span)) * small).tolist()
-        logs.append(middle)  # one side is endless where hardly any, or all, of the gain is left
+        ends = np.clip(log + NORMAL * sd * np.arange(-1, 2), LEAST, LINEAR * span)
+        low, middle, high = np.log(np.expm1(ends) / (1 - np.exp(ends - span)) * small).tolist()
+        logs.append(middle)  # a side is infinite if the larger batch gains nothing or everything
         widths.append(min(side for side in (middle - low, high - middle) if side > 0))
     middle, wide = float(np.average(logs, weights=np.array(widths) ** -2.0)), min(widths)
     low, value, high = np.exp([middle - wide, middle, middle + wide]).tolist()

@@ -31,12 +31,12 @@ DRAWS, SEED = power_law.DRAWS, power_law.SEED
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
 FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 HELD = 0.1  # share of a log to hold out
-RISES, MISSES, CLEAR = 4.0, 2.0, 1.0
-"""Standard errors that count for a log's end: a rise, a held-out error, or a departure."""
-RESUMED = 20  # most restarts of a job
-ROSE_OVER, SHORT = 0.6, 0.1
-"""Share of a start that is left out, and of a log at most, which is taken for the warm-up: 0.57 and
-0.67 in two small GPTs."""
+RISE, MISS, DEPARTURE = 4.0, 2.0, 1.0
+"""Standard errors from which a rise, a held-out error or a departure at a log's end counts."""
+RESTARTS = 20  # most restarts of a job
+WARMING, LONGEST = 0.6, 0.1
+"""Share of the ignored first points that counts as the warm-up (0.57 and 0.67 in two small GPTs),
+and the longest warm-up as a share of the log."""
 WARM, SURE = 0.005, 0.9  # least share of the log, and of the draws, for a warm-up
 ROSE = 0.05  # tolerated rise of a log, as a share of its fall
 SPIKE, SLIGHT, AT_BOUND = 6.0, 0.01, 0.2
@@ -182,7 +182,7 @@ def points(
         at = by[axis][order]
         back = (np.diff(at) <= 0) & (np.diff(run[order]) == 0)
         kept = _not_repeated(at, run[order]) if back.any() else np.ones(len(at), bool)
-        if back.sum() > RESUMED or kept.mean() < 0.5:
+        if back.sum() > RESTARTS or kept.mean() < 0.5:
             raise ValueError(
                 f"line {lines[order][1:][int(back.argmax())]}, column {chosen[axis]}: not above "
                 "the previous line; cut the log where the job resumed, to one line per step"
@@ -197,14 +197,14 @@ def points(
             )
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
-    seen = by[axis] * (1.0 if axis == "tokens" else batch)
+    tokens = by[axis] * (1.0 if axis == "tokens" else batch)
     notes = [f"its steps go back ({resumed} x), so the job resumed: the later lines count"]
     column = visible(chosen["loss"])
-    return seen[order], by["loss"][order], run[order], batch, column, tuple(notes * (resumed > 0))
+    return tokens[order], by["loss"][order], run[order], batch, column, tuple(notes * (resumed > 0))
 
 
 def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
-    """Return which points no later line of their run repeats or precedes."""
+    """Return the points that no later line of their run repeats or precedes, as booleans."""
     kept = np.ones(len(at), bool)
     for number in np.unique(run):
         places = np.flatnonzero(run == number)
@@ -323,8 +323,8 @@ def fit(
     if law.begin:
         sentence = f"its first {first / batch:.0f} steps do not follow the law, and are ignored"
         notes.insert(0, sentence)
-        if warmup is None:  # a rate that rises over a part of them explains it
-            warmup = min(ROSE_OVER * first, SHORT * float(places[-1])) / batch
+        if warmup is None:  # a rate that rises over a part of these steps explains the departure
+            warmup = min(WARMING * first, LONGEST * float(places[-1])) / batch
     elif warmup is None and np.mean(law.warmup > 0) > SURE and rose > WARM * places[-1]:
         first, warmup = float(places[np.searchsorted(places, rose)]), rose / batch
         sentence = f"its warm-up takes about {warmup:.2g} steps (--warmup sets another number)"
@@ -337,8 +337,8 @@ def fit(
     if not np.isfinite(rows).all():
         raise ValueError("no power law fits these losses; give a run that learns")
     floor, scale, exponent, shift = rows[0].tolist()
-    seen = first, float(places[law.end - 1])
-    law_of = floor, scale, exponent, shift, batch, seen, rows[1:]
+    fitted = first, float(places[law.end - 1])
+    law_of = floor, scale, exponent, shift, batch, fitted, rows[1:]
     notes += [*spikes, *_bounds(rows[1:])]
     return Curve(*law_of, warmup=warmup or 0.0, held=held, notes=tuple(notes))
 
@@ -349,7 +349,7 @@ def _demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
     means = np.convolve(loss, np.ones(late) / late, "valid")
     lowest = int(means.argmin())
     rise, least = means[-1] - means[lowest], means[lowest]
-    if rise > max(RISES * least * math.sqrt(noise / late), ROSE * (means[0] - least)):
+    if rise > max(RISE * least * math.sqrt(noise / late), ROSE * (means[0] - least)):
         raise ValueError(
             f"the loss rises from about step {steps[lowest + late - 1]:.0f} on, from {least:.4g} "
             f"to {means[-1]:.4g}; cut the log there, or train on until the loss falls again"
@@ -361,7 +361,7 @@ def _late(
 ) -> tuple[np.ndarray, list[str]]:
     """Return the log's departure from its law at the end, as draws, and notes."""
     missed, sds = law.off(tokens[law.end :], loss[law.end :]) if law.end < len(loss) else (0.0, 0.0)
-    if abs(missed) <= SLIGHT or abs(sds) <= CLEAR:
+    if abs(missed) <= SLIGHT or abs(sds) <= DEPARTURE:
         return np.zeros(DRAWS), []
     sentence = (
         f"the loss {'falls below' if missed < 0 else 'stays above'} its law from about step "
@@ -380,7 +380,7 @@ def _held_out(
     held = power_law.fit(tokens, loss, whole=whole, window=(law.begin, before))
     last = slice(before, law.end)
     missed, sds = held.off(tokens[last], loss[last]) if before < law.end else (0.0, 0.0)
-    return held.rows, missed if abs(sds) > MISSES else 0.0
+    return held.rows, missed if abs(sds) > MISS else 0.0
 
 
 def _normal(number: int) -> np.ndarray:
@@ -392,11 +392,11 @@ def _spikes(law: power_law.Fitted, tokens: np.ndarray, loss: np.ndarray, batch: 
     inside = slice(max(law.begin, int(np.searchsorted(tokens, np.median(law.warmup)))), law.end)
     over = loss[inside] / power_law.losses(law.rows[:1], tokens[inside])[0] - 1
     high = over > max(SPIKE * 1.4826 * float(np.median(np.abs(over))), SLIGHT)
-    many = int(np.count_nonzero(high & ~np.roll(high, 1)))
+    count = int(np.count_nonzero(high & ~np.roll(high, 1)))
     top = int(over.argmax())
-    sentence = f"{many} spike{'s' * (many > 1)} or restart{'s' * (many > 1)}"
+    sentence = f"{count} spike{'s' * (count > 1)} or restart{'s' * (count > 1)}"
     highest = f"the highest at step {tokens[inside][top] / batch:.0f} ({over[top]:+.0%})"
-    return [f"{sentence}, {highest}: ignored"] if many else []
+    return [f"{sentence}, {highest}: ignored"] if count else []
 
 
 def _bounds(draws: np.ndarray) -> list[str]:

@@ -29,7 +29,7 @@ from .curve import DRAWS
 
 FACTS = SimpleNamespace(**untrusted.packaged(__file__, "evidence.toml"))
 PUBLISHED = ("diloco", "streaming-diloco")
-ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # with the same steps, applied later
+ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the latter apply the same steps later
 OF_RUNS = "published runs of {:.2g} to {:.2g} parameters".format(*FACTS.parameters)
 SLIGHT = math.log10(1.1)  # negligible decades: a period of 32 for 30 changes the loss by 0.03 %
 Place = tuple[float, float, float]
@@ -144,8 +144,8 @@ def penalty(  # noqa: PLR0913
     """Return the cost of local steps in loss; None without published or user's runs.
 
     `tokens`: of the whole run (default: 20 per parameter). `overlap`: steps that an average may
-    take. `own`: the user's runs; with a law those of other programs count less, else not. `gain`:
-    log of the loss of one replica over that of so many.
+    take. `own`: the user's runs; with a law, runs of other programs count less, and without one not
+    at all. `gain`: log ratio of one replica's loss to the loss of a number of replicas.
     """
     runs = [run for run in own if program in (*ALIKE, run.program)]
     if program not in ALIKE and not runs:
@@ -194,10 +194,10 @@ def by_law(
 ) -> tuple[float, float, list[str], np.ndarray]:
     """Return the law's mean and deviation, reasons for extrapolation, and errors.
 
-    `ratio`: tokens per parameter. Of a program without a law nothing is known.
+    `ratio`: tokens per parameter. A program without a law has mean and deviation 0.
     """
     law, (replicas, period, size) = published(), at
-    # Below, the law grows without end: small models do not.
+    # Below the published sizes the law grows without bound, unlike the cost in small models.
     parameters = max(size, FACTS.parameters[0])
     if program not in ALIKE:
         return 0.0, 0.0, [], np.zeros(DRAWS)
@@ -220,7 +220,7 @@ def by_law(
     for source, sd in further.items():
         errors = errors + sd * drawn(source)
     sd = math.hypot(law.sd(parameters, replicas, period), *further.values())
-    clamped = replicas > 1 and -intervals.NORMAL * sd < mean < 0  # a gain by its own error
+    clamped = replicas > 1 and -intervals.NORMAL * sd < mean < 0  # the gain is within its own error
     return 0.0 if clamped else mean, sd, reasons, errors
 
 
@@ -248,7 +248,7 @@ def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list
 
 
 def _alike(program: str, runs: Sequence[OwnRun]) -> np.ndarray:
-    """Return which runs are of the program's family."""
+    """Return whether each run is of the program's family."""
     family = ALIKE if program in ALIKE else (program,)
     return np.array([run.program in family for run in runs])
 
@@ -262,9 +262,9 @@ def _updated(
 ) -> tuple[float, float, np.ndarray]:
     """Combine law and user's runs; similar settings have similar errors.
 
-    The law's error is a Gaussian process with the standard deviations of the law and of set-ups, a
-    share of what the workers gain, so runs count by their precision. Without a law the runs alone
-    determine the scale: nothing pulls them towards zero. `law`: mean and deviation at the place.
+    The law's error is a Gaussian process, so runs count by their precision. Its standard deviations
+    are the law's and those of set-ups, a share of the workers' gain. Without a law the runs alone
+    determine the scale, without a pull towards zero. `law`: mean and deviation at the place.
     """
     (mean, sd), has_law = law, program in ALIKE
     laws = [by_law(program, run.place, FACTS.tokens) for run in runs]
@@ -277,8 +277,8 @@ def _updated(
     apart = np.abs(logs[:, None] - logs[None]) / FACTS.alike_within
     joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + (0.0 if has_law else FACTS.scaled**2))
     joint *= np.where(alike[:, None] == alike, 1.0, FACTS.others)
-    seen = joint[1:, 1:] + np.diag([run.sd**2 + 1e-12 for run in runs])
-    weights = np.linalg.solve(seen, joint[1:, 0])
+    observed = joint[1:, 1:] + np.diag([run.sd**2 + 1e-12 for run in runs])
+    weights = np.linalg.solve(observed, joint[1:, 0])
     variance = max(joint[0, 0] - weights @ joint[1:, 0], 0.0)
     errors = np.zeros(DRAWS)
     for run, by, share in zip(runs, laws, weights.tolist(), strict=True):

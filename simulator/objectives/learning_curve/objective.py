@@ -35,8 +35,8 @@ from .surrogate import (
     shape,
 )
 
-AGREED = 20  # iterations until the steps and the critical batch agree
-HALVED = 40  # bisections of a range of log steps, to less than 1e-9
+ITERATIONS = 20  # until the steps and the critical batch agree
+BISECTIONS = 40  # of a range of log steps, to less than 1e-9
 ROUNDS = 4.0  # number of rounds over which a penalty sets in
 SHARPEST = 0.1
 """Curvature times rate of the sharpest relevant modes at tuned rates; a program that is unstable
@@ -47,11 +47,11 @@ LOUDEST = 3e-7
 """Largest variance of a step's noise over the final loss: the noise of a surrogate then changes the
 loss by about 0.02 % (a mode's noise times its distance counts while it is far from its optimum)."""
 SETTLED = 0.6  # share of the largest stable curvature: sharper modes would settle late
-QUARTER = 0.25  # of a run, which shows what an algorithm costs to 0.15 of its log of steps
-LEAST_GAIN = 0.01  # log of the steps that more workers save, at least: a divisor
-NEAR = 0.1  # of the log of a factor of steps: within it the penalty is linear
+QUARTER = 0.25  # share of a run that shows an algorithm's cost to 0.15 of its log of steps
+LEAST_GAIN = 0.01  # least log of the factor of steps that more workers save, because it divides
+NEAR = 0.1  # error of the log of a factor of steps up to which the penalty is linear
 AHEAD, FURTHER = 1.1, 1.5  # durations of a surrogate's first run, and the factor of later ones
-KEPT = 2  # least number of entries that a sparse codec sends
+LEAST_SENT = 2  # least number of entries that a sparse codec sends
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,12 @@ class Expected:
         return batch.progress(tokens, self.curve.batch, critical)
 
     def gain(self, workers: float, critical: float | None = None) -> float:
-        """Return the log of one worker's steps over those of so many to the same loss."""
+        """Return the log ratio of one worker's steps to those of `workers`, for one loss."""
         ends = (self.progress(averaged, critical) for averaged in (workers, 1))
         return max(math.log(next(ends) / next(ends)), LEAST_GAIN)
 
     def worth_of_workers(self, workers: float) -> float:
-        """Return the log of one worker's final loss over that of so many."""
+        """Return the log ratio of one worker's final loss to that of `workers`."""
         progress = self.progress(workers)
         return float(self.curve.behind(self.gain(workers), self.steps, progress))
 
@@ -187,7 +187,7 @@ class Expected:
         if self.log_steps is None:
             return np.asarray(enough(1.0))
         low, high = np.full((2, len(floor)), [[1 / curve.LARGEST], [most := curve.LARGEST / step]])
-        for _ in range(HALVED):
+        for _ in range(BISECTIONS):
             middle = np.sqrt(low * high)
             less = enough(middle) <= middle
             low, high = np.where(less, low, middle), np.where(less, middle, high)
@@ -243,10 +243,10 @@ class Goal:
 
     def limited(self, share: float) -> "Goal":
         """Return a copy whose curvatures are limited to a share of the largest."""
-        made, most = self.shape, share * self.shape.curvature.max()
-        curvature = np.minimum(made.curvature, most)
-        start = made.start * np.sqrt(made.curvature / curvature)
-        return replace(self, shape=replace(made, curvature=curvature, start=start))
+        whole, most = self.shape, share * self.shape.curvature.max()
+        curvature = np.minimum(whole.curvature, most)
+        start = whole.start * np.sqrt(whole.curvature / curvature)
+        return replace(self, shape=replace(whole, curvature=curvature, start=start))
 
     def make(self, workers: int, seed: int) -> Surrogate:
         """Make the objective of a run."""
@@ -308,8 +308,8 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     noise = min(noise, LOUDEST * float(loss(end)))
     rate = _speed(law, algorithm)
     speed = 1.0 if rate is None else rate * gains.signal
-    followed = min(SETTLED * gains.limit / speed, FASTEST)
-    limits = Limits(followed, slow=min(1.0, gains.limit / SHARPEST))
+    stable = min(SETTLED * gains.limit / speed, FASTEST)
+    limits = Limits(stable, slow=min(1.0, gains.limit / SHARPEST))
     spectrum = shape(excess, law.floor, noise, copies=_copies(algorithm), limits=limits)
     return Goal(expected, spectrum, gains.averaged, speed / gains.signal)
 
@@ -319,11 +319,11 @@ def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
 
     Return None if the rate is tuned.
     """
-    given = algorithm.parameters
-    local: Any = given.get("inner", given.get("momentum"))
-    if baseline_curve.lr is None or "lr" not in given or isinstance(local, AdamW):
+    keys = algorithm.parameters
+    local: Any = keys.get("inner", keys.get("momentum"))
+    if baseline_curve.lr is None or "lr" not in keys or isinstance(local, AdamW):
         return None
-    return highest(given["lr"]) / baseline_curve.lr * (1 - getattr(local, "mu", 0.0))
+    return highest(keys["lr"]) / baseline_curve.lr * (1 - getattr(local, "mu", 0.0))
 
 
 def highest(rate: Callable[[float], float]) -> float:
@@ -333,11 +333,11 @@ def highest(rate: Callable[[float], float]) -> float:
 
 def _copies(algorithm: Algorithm) -> int:
     """Return the copies of each mode, so that a sparse codec can omit entries."""
-    given = algorithm.parameters
-    ratio = getattr(given.get("codec"), "ratio", 1.0)
-    pieces = given.get("buckets", given.get("fragments", 1))
+    keys = algorithm.parameters
+    ratio = getattr(keys.get("codec"), "ratio", 1.0)
+    pieces = keys.get("buckets", keys.get("fragments", 1))
     count = pieces if isinstance(pieces, int) else len(pieces)
-    return math.ceil(count * max(1.0, KEPT / ratio) / MODES)
+    return math.ceil(count * max(1.0, LEAST_SENT / ratio) / MODES)
 
 
 def expect(world: World, *, apart: float | None = None, counted: float | None = None) -> Expected:
@@ -409,7 +409,7 @@ def to_target(spec: LearningCurve, workers: int, target: float) -> float:
     """Return the steps to a loss in data-parallel training that ends there."""
     law, step = baseline(spec), spec.tokens * workers
     seen = tokens = law.tokens_to(target)
-    for _ in range(AGREED) if 0 < seen < math.inf else ():
+    for _ in range(ITERATIONS) if 0 < seen < math.inf else ():
         critical = _critical(spec, tokens)
         progress = batch.progress(step, law.batch, critical.value)
         tokens = law.even(seen, progress) / (law.batch * progress) * step
@@ -450,10 +450,10 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
     No evidence covers proximal terms.
     """
     algorithm, program = world.algorithm, world.program
-    spec, given = world.scenario.objective, algorithm.parameters
+    spec, keys = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
     period = _period(world)
-    if period is None or given.get("mu"):  # no run covers these
+    if period is None or keys.get("mu"):  # no run covers these
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"
@@ -472,22 +472,22 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
         period,
         size(world.scenario),
         tokens=expected.steps * expected.workers * expected.tokens,
-        outer_lr=given.get("outer_lr"),
-        outer_momentum=given.get("outer_momentum", 0.0),
-        overlap=given.get("overlap") or 0,
+        outer_lr=keys.get("outer_lr"),
+        outer_momentum=keys.get("outer_momentum", 0.0),
+        overlap=keys.get("overlap") or 0,
         own=own,
         gain=expected.worth_of_workers,
     )
 
 
 def _coded(cost: evidence.Penalty, codec: str) -> evidence.Penalty:
-    """Return what evidence says of a program whose codec the mechanism adds."""
+    """Return a penalty by evidence, times the cost of a codec by the mechanism."""
     sd, basis = mechanism()["codec"], "mechanism" if cost.basis == "published" else cost.basis
     return replace(
         cost,
         sd=math.hypot(cost.sd, sd),
         basis=basis,
-        sentence=f"{cost.sentence}; times what {codec} costs by the mechanism",
+        sentence=f"{cost.sentence}; times the cost of {codec} by the mechanism",
         errors=cost.errors + sd * evidence.drawn(codec),
     )
 
@@ -501,15 +501,15 @@ def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]
     spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
     for n, run in enumerate(spec.own if "measured" in spec.penalty else ()):
-        shown = run.log_ratio or 0.0, run.sd
+        cost = run.log_ratio or 0.0, run.sd
         if run.log_steps is not None:
-            seen = batch.given(spec.noise_scale).value if spec.noise_scale else None
-            grown = expected.gain(run.workers) / expected.gain(run.workers, seen)
+            critical = batch.given(spec.noise_scale).value if spec.noise_scale else None
+            grown = expected.gain(run.workers) / expected.gain(run.workers, critical)
             at = expected.steps, expected.progress(run.workers)
-            shown = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)
+            cost = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)
         place = run.workers, run.tau, run.parameters or scenario.model.parameters
         source = f"run {n} of {run.algorithm}"
-        runs.append(evidence.OwnRun(run.algorithm, *place, *shown, source))
+        runs.append(evidence.OwnRun(run.algorithm, *place, *cost, source))
     return runs
 
 
@@ -541,7 +541,7 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
         return result
     tuned = _speed(expected.curve, algorithm) is None  # as in published runs
     like = "diloco" if tuned else "local-sgd"
-    # Beside the published law, what an outer momentum did says less of others.
+    # Next to the published law, a run with outer momentum counts less for other programs.
     own = [
         replace(run, program="" if tuned and run.program in evidence.ALIKE else like)
         for run in _users_runs(scenario, expected)

@@ -89,8 +89,8 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
         windows = [(round(a * count), round(b * count)) for a in begins for b in ends]
         parts = [part(*window) for window in windows if window[1] - window[0] >= FEWEST]
         clear = min(parts, key=lambda fitted: fitted.noise)
-        noise, lost = max(clear.noise, EXACT**2), LEFT_OUT * clear.independent
-        costs = [one.squares / noise - lost * (one.end - one.begin) for one in parts]
+        noise, price = max(clear.noise, EXACT**2), LEFT_OUT * clear.independent
+        costs = [law.squares / noise - price * (law.end - law.begin) for law in parts]
         best = int(np.argmin(costs))
         return parts[best if costs[best] < costs[0] - CLEARLY else 0]
 
@@ -111,7 +111,7 @@ def _ahead(u: Any, first: float, warmup: Any) -> Any:
     return done(u) - done(first)
 
 
-def _laws(theta: Array, bins: Bins, kept: Array) -> tuple[Array, Array, Array]:
+def _laws(theta: Array, bins: Bins, inlier: Array) -> tuple[Array, Array, Array]:
     """Return candidate laws: rows, scales' precisions, errors (candidates, bins).
 
     Scales follow by least squares. The shift in these rows is relative to the first point, not to
@@ -121,7 +121,7 @@ def _laws(theta: Array, bins: Bins, kept: Array) -> tuple[Array, Array, Array]:
     exponent, reach = np.exp(theta[:, 0]), np.exp(theta[:, 1]) * max(u[0], LEAST)
     floor, warmup = theta[:, 2] * y.min(), np.maximum(theta[:, 3], 0.0)
     x = (_ahead(u, u[0], warmup[:, None]) / reach[:, None] + 1) ** -exponent[:, None]
-    weight, above = kept * count / y**2, y - floor[:, None]
+    weight, above = inlier * count / y**2, y - floor[:, None]
     norm = (x * x) @ weight
     scale = np.maximum((x * above) @ weight / norm, 0.0)
     missed = (above - scale[:, None] * x) / y
@@ -134,14 +134,14 @@ def _fit(tokens: Array, loss: Array, warms: bool, *, draw: bool) -> Fitted:
 
     top, high = float(tokens[-1]), np.where(warms, HIGH, HIGH * [1, 1, 1, 0])
     u, bins = tokens / top, _binned(tokens / top, loss)
-    root, kept = np.sqrt(bins[2]), np.ones(len(bins[0]))
+    root, inlier = np.sqrt(bins[2]), np.ones(len(bins[0]))
 
-    def errors(theta: Array, kept: Array = kept) -> Array:
-        misses: Array = kept * root * _laws(theta[None], bins, kept)[2][0]
+    def errors(theta: Array, inlier: Array = inlier) -> Array:
+        misses: Array = inlier * root * _laws(theta[None], bins, inlier)[2][0]
         return misses
 
-    def solve(start: Array, *kept: Array) -> Any:
-        options: Any = {"loss": "soft_l1", "f_scale": LARGE, "max_nfev": 30, "args": kept}
+    def solve(start: Array, *inlier: Array) -> Any:
+        options: Any = {"loss": "soft_l1", "f_scale": LARGE, "max_nfev": 30, "args": inlier}
         return least_squares(errors, start, bounds=(LOW, high), **options)
 
     starts = (np.minimum(start, high) for start in STARTS)
@@ -149,9 +149,9 @@ def _fit(tokens: Array, loss: Array, warms: bool, *, draw: bool) -> Fitted:
     for _ in range(2):
         off = np.abs(errors(solved.x))
         limit = max(OUTLIER * 1.4826 * float(np.median(off)), 1e-9)
-        kept = np.where(off > limit, 0.0, 1.0)
-        solved = solve(solved.x, kept)
-    rows, _, missed = _laws(solved.x[None], bins, kept)
+        inlier = np.where(off > limit, 0.0, 1.0)
+        solved = solve(solved.x, inlier)
+    rows, _, missed = _laws(solved.x[None], bins, inlier)
     floor, scale, exponent, reach, warmup = rows[0]
     x = _ahead(u, bins[0][0], warmup) / reach + 1
     noise, independent = _noise(loss / (floor + scale * x**-exponent) - 1)
@@ -161,15 +161,15 @@ def _fit(tokens: Array, loss: Array, warms: bool, *, draw: bool) -> Fitted:
 
     def log_density(theta: Array) -> Array:
         inside = ((theta >= LOW) & (theta <= high)).all(axis=1)
-        missed = _laws(np.clip(theta, LOW, high), bins, kept)[2]
+        missed = _laws(np.clip(theta, LOW, high), bins, inlier)[2]
         prior = ((theta[:, 0] - math.log(EXPONENT)) / SPREAD) ** 2
-        return np.where(inside, -(missed**2 @ (kept * bins[2]) / noise + prior) / 2, -np.inf)
+        return np.where(inside, -(missed**2 @ (inlier * bins[2]) / noise + prior) / 2, -np.inf)
 
     rng = np.random.default_rng(SEED)
     slopes = np.vstack([solved.jac / math.sqrt(noise), np.diag(4 / (HIGH - LOW))])
     away = np.linalg.solve(np.linalg.cholesky(slopes.T @ slopes).T, rng.standard_normal((4, DRAWS)))
     theta = _walked(log_density, np.clip(solved.x + away.T, LOW, high), rng)
-    rows, norm, _ = _laws(theta, bins, kept)
+    rows, norm, _ = _laws(theta, bins, inlier)
     floor, scale, exponent, reach, warmup = rows.T
     scale = np.maximum(scale + rng.standard_normal(DRAWS) * np.sqrt(noise / norm), 1e-12)
     shift = reach + _ahead(np.ones(DRAWS), bins[0][0], warmup) - 1
@@ -194,7 +194,7 @@ def _walked(density: Callable[[Array], Array], walkers: Array, rng: np.random.Ge
 
 
 def _typical(rows: Array, top: float) -> Array:
-    """Return the rows after the one whose future losses are closest to the medians."""
+    """Return the rows, preceded by the one with future losses closest to the medians."""
     ahead = np.log(losses(rows, top * np.array([1.0, 3.0, 10.0])))
     off = np.abs(ahead - np.median(ahead, axis=0)).sum(axis=1)
     return np.vstack([rows[off.argmin()], rows])

@@ -98,10 +98,10 @@ class Surrogate(Diagonal):
     """The loss of a `Shape` times the ratio by evidence; its basis is text."""
 
     def __init__(self, goal: Any, workers: int, seed: int) -> None:
-        made: Shape = goal.shape
-        still = np.zeros((workers, len(made.start)))
-        deviation = made.deviation * np.sqrt(goal.averaged)
-        super().__init__(replace(made, start=made.start.copy(), deviation=deviation), still, seed)
+        base: Shape = goal.shape
+        shifts = np.zeros((workers, len(base.start)))
+        deviation = base.deviation * np.sqrt(goal.averaged)
+        super().__init__(replace(base, start=base.start.copy(), deviation=deviation), shifts, seed)
         self._ratio = goal.expected.ratio
         self.basis, self.loss_basis = goal.expected.basis, goal.expected.sentence
 

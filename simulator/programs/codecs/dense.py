@@ -14,7 +14,7 @@ from .message_codec import Data, MessageChannel, MessageCodec, State
 BITS = 8  # of a byte
 BLOCK = 512  # entries that share a scale
 SCALE_BITS = 16  # of a scale; with the 8 of a number they fit a float32
-TINY = 1e-35  # scales below become 1, so that such entries round to zero
+TINY = 1e-35  # smaller scales become 1, so that their entries round to zero
 
 
 @piece
@@ -113,9 +113,9 @@ class RoundedChannel(MessageChannel):
     async def wait(self, handle: Handle) -> Any:
         """Wait, and round."""
         mean = await super().wait(handle)
-        return tuple(map(self._again, mean)) if isinstance(mean, tuple) else self._again(mean)
+        return tuple(map(self._round, mean)) if isinstance(mean, tuple) else self._round(mean)
 
-    def _again(self, value: Any) -> Any:
+    def _round(self, value: Any) -> Any:
         codec: Any = self._codec
         return value if isinstance(value, int | float | complex) else codec.rounded(value)
 

@@ -142,15 +142,15 @@ class MessageChannel(Channel):
             return tuple(map(self._unpack, value))
         return self._sum((value,)) if isinstance(value, Encoded) else value
 
-    def _average(self, everyone: tuple[Payload, ...]) -> Payload:
-        if isinstance(everyone[0], tuple):
-            return tuple(map(self._average, zip(*everyone, strict=True)))
-        if isinstance(everyone[0], Encoded):
-            total = self._sum(everyone)
-            return total if isinstance(total, complex) else total / len(everyone)
-        if isinstance(everyone[0], Latest):
-            return max(everyone)
-        return sum(everyone[1:], everyone[0]) / len(everyone)
+    def _average(self, values: tuple[Payload, ...]) -> Payload:
+        if isinstance(values[0], tuple):
+            return tuple(map(self._average, zip(*values, strict=True)))
+        if isinstance(values[0], Encoded):
+            total = self._sum(values)
+            return total if isinstance(total, complex) else total / len(values)
+        if isinstance(values[0], Latest):
+            return max(values)
+        return sum(values[1:], values[0]) / len(values)
 
     def _sum(self, messages: tuple[Encoded, ...]) -> Vector:
         """Add the vectors of messages in rank order, as every engine does."""

@@ -13,7 +13,7 @@ from ..pieces.piece import piece
 from .channel import Channel, Codec, Random, share_of
 from .dense import in_rows
 
-LEAST = 2  # times as large that a matrix must be as its factors (min_compression_rate)
+LEAST = 2  # least size of a matrix over the size of its factors (min_compression_rate)
 
 
 @piece
@@ -40,10 +40,11 @@ class PowerSGD(Codec):
         return me.generator(shared=True)
 
     def size(self, tensors: Sequence[float], width: float) -> tuple[float, float]:
-        """Return both rounds' bytes, for tensors of so many entries of `width` bytes.
+        """Return both rounds' bytes; `tensors`: entries by tensor; `width`: bytes of one.
 
-        As in PyTorch's hook (powerSGD_hook.py) every tensor is a matrix of its own, here a nearly
-        square one. Of several, those whose factors are not half as large travel whole, with P.
+        As in PyTorch's hook (powerSGD_hook.py) every tensor is a separate matrix, here a nearly
+        square one. With several tensors, one whose factors exceed half of its size is sent whole,
+        with P.
         """
         left = right = 0.0
         for entries in tensors:

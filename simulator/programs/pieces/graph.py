@@ -60,11 +60,11 @@ class Graph:
         Edges within a colour, such as the one that closes an odd ring, are excluded; the others
         still connect all workers. Raises ValueError as `neighbours` does.
         """
-        mine = self.active(rank, workers)
+        colour = self.active(rank, workers)
         return tuple(
             other
             for other in self.neighbours(rank, workers)
-            if self.active(other, workers) is not mine
+            if self.active(other, workers) is not colour
         )
 
     def _joined(self, rank: int, workers: int) -> Iterable[int]:

@@ -26,8 +26,8 @@ def piece(cls: type[T]) -> type[T]:
     Not a pydantic model: pieces are called at every step, and a model's attributes take nearly
     three times as long to read.
     """
-    made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
-    return made  # type: ignore[no-any-return]
+    result: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
+    return result  # type: ignore[no-any-return]
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -49,7 +49,7 @@ class TomlSchema(GenerateJsonSchema):
 
 
 class Kinds:
-    """All kinds of one sort of piece, with their union, schema and refusals.
+    """All kinds of one sort of piece, with their union, schema and error messages.
 
     A kind is a class made by `piece`; its field `tag` is a Literal, the name in scenarios. To add
     one, write its class and add it to the list.
@@ -94,11 +94,11 @@ class Kinds:
         """
 
         def read(value: Any) -> Any:
-            made = value if hasattr(value, method) else self.read(value)
-            if made is None:
+            result = value if hasattr(value, method) else self.read(value)
+            if result is None:
                 table = f"or a table such as {example}"
                 raise ValueError(f"not a {sort}; write one of: {self}; {table}")
-            return made
+            return result
 
         choices = [{"enum": self.names}, *self.schemas]
         return PlainValidator(read), WithJsonSchema({"anyOf": choices, "description": about})

@@ -27,7 +27,7 @@ ROUNDED = 1e-9  # relative rounding error of sums of times
 
 def _ascending(at: tuple[int, ...]) -> tuple[int, ...]:
     if list(at) != sorted(set(at)):
-        raise ValueError("`at` is out of order; list steps in ascending order, each once")
+        raise ValueError("`at` is out of order; list every step once, in ascending order")
     return at
 
 
