@@ -3,7 +3,7 @@
 `paceline.deploy` is this package, and also a function: `session.deploy`. The files: `session`, the
 user's object; `attached`, the interpreter that takes the user's gradients; `live`, the model's
 parameters as one vector; `local_steps`, the user's optimizer as a program's transform; `plan`, the
-program to run, and refusals; `checkpoint`, its state as plain containers; `steering/`, the watch
+program to run, and its checks; `checkpoint`, its state as plain containers; `steering/`, the watch
 and the controller; `emit/`, the same pick in another framework.
 """
 

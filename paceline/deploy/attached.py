@@ -284,7 +284,7 @@ class AttachedNode(TensorNode):
         """Do nothing, because a codec takes real time."""
 
     def clock(self) -> float:
-        """Return seconds since the training began, without those between two sessions."""
+        """Return seconds since the training began, without pauses between sessions."""
         return time.monotonic() - self.origin
 
     def mark(self, x: Vector) -> None:

@@ -61,7 +61,7 @@ class LiveParameters(Flat):
     `at`: the vector behind their views. It is either the program's vector, which nothing may
     change, or `vector`, which the optimizer changes in place (None once it belongs to the program).
     `others`: the model's untrained parameters, such as frozen ones. `own_gradient`: a reference to
-    the last step's gradient. `island`: the processes that hold one model; none: each has its own.
+    the last step's gradient. `island`: the processes that share one model; if empty, none do.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any, island: frozenset[int]) -> None:
@@ -214,7 +214,7 @@ def local(tensors: Iterable[Tensor]) -> list[Tensor]:
 class Shards(Flat):
     """Parameters of which this process has parts, in memory that FSDP manages.
 
-    So they are no views of a vector: going to one copies its entries.
+    So they are not views of a vector: going to a vector copies its entries.
     """
 
     at: Tensor

@@ -33,9 +33,9 @@ class Shift(Tensor):
 
     def __new__(cls, base: Tensor, end: Tensor) -> Self:
         """Make an empty tensor like torch's parameters, whatever the loop's mode."""
-        made = Tensor._make_subclass(cls, EMPTY)
-        made.base, made.end = base, end
-        return made
+        shift = Tensor._make_subclass(cls, EMPTY)
+        shift.base, shift.end = base, end
+        return shift
 
     @classmethod
     def __torch_function__(
@@ -95,7 +95,7 @@ class UserRate:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self.last = 0
-        self._noted: tuple[Any, Any] = (None, None)  # the last rate: its tensor, value or version
+        self._latest: tuple[Any, Any] = (None, None)  # the last rate: its tensor, value or version
         self.steps, self.rates = list[int](), list[Any]()  # steps at which the rate changed
 
     def note(self, step: int) -> None:
@@ -103,9 +103,9 @@ class UserRate:
         if step > self.last:
             self.last, rate = step, self._optimizer.param_groups[0]["lr"]
             tensor = isinstance(rate, Tensor)
-            noted = (rate, rate._version) if tensor else (None, rate)
-            if noted[0] is not self._noted[0] or noted[1] != self._noted[1]:
-                self._noted = noted
+            latest = (rate, rate._version) if tensor else (None, rate)
+            if latest[0] is not self._latest[0] or latest[1] != self._latest[1]:
+                self._latest = latest
                 self.steps.append(step)
                 self.rates.append(rate.clone() if tensor else rate)
 
@@ -213,7 +213,7 @@ def demand_plain(optimizer: Any) -> None:
     for kind in (type(bare(part)) for part in parts(optimizer)):
         if not hasattr(kind, "step"):
             raise InputError(
-                f"optimizer: {kind.__name__} is no torch optimizer; give one, or a list"
+                f"optimizer: {kind.__name__} is not a torch optimizer; give one, or a list"
             )
         closure = inspect.signature(kind.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:

@@ -1,4 +1,4 @@
-"""Read the plan to deploy: a program with its parameters; refuse unsuitable ones."""
+"""Read the plan to deploy, a program with its parameters, and check that it can be."""
 
 import logging
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def sgd(self) -> str:
-        """Return why the optimizer must be SGD with momentum; "" if it may be any."""
+        """Return why the optimizer must be SGD with momentum; "" if any optimizer works."""
         if getattr(self.parameters.get("codec"), "carries_momentum", False):
             return "its codec's messages include the momentum of SGD"
         if self.local is None:

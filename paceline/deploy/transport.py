@@ -120,7 +120,7 @@ class Transport(Connections):
         self._meeting = self._kept(self._gloo("meetings", self.workers, timeout))
         if gossips:
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
-            atexit.register(self._hush)
+            atexit.register(self._end_listeners)
 
     def mean(self, value: Any) -> Any:
         """Average a vector over all ranks, and wait."""
@@ -187,7 +187,7 @@ class Transport(Connections):
         self._groups = []
         return groups
 
-    def _hush(self) -> None:
+    def _end_listeners(self) -> None:
         """End the threads that listen to peers, as far as these answer.
 
         One that gloo wakes while the interpreter ends aborts the process.
@@ -222,7 +222,7 @@ class Transport(Connections):
                 time.sleep(rendezvous.LOOK)
                 count = self._everyone.add("left", 0)
         super().close()
-        atexit.unregister(self._hush)
+        atexit.unregister(self._end_listeners)
         self._let_go()  # here their threads may still take the interpreter's lock, not at its end
         if self.mailbox is not None:
             self.mailbox.group = None

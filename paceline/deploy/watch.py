@@ -27,7 +27,7 @@ from paceline.simulator.results.statistics import crossing, human, jsonable, num
 from .steering.inputs import FEW, MEMORY, Drift
 
 WINDOW, MOST_WINDOWS = 20, 10  # fewest steps of a window; most, for logs that show no round's end
-PAUSE, LONG = 3.0, 20.0  # times the median step: of a gap, and of a step, that are no training
+PAUSE, LONG = 3.0, 20.0  # median steps from which a gap, and a step, are not training
 RECENT = 8  # windows whose median predicts the rest
 STAND_INS = ("none", "bound", "quadratic")  # objectives whose losses are not the user's
 Amount = tuple[float, float, float]
@@ -36,7 +36,7 @@ Amount = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Report:
-    """What a watcher has noticed after a `step`; `since`: the step at which it began.
+    """A change that a watcher reports after a `step`; `since`: the step at which it began.
 
     `code`: "pace" (seconds per step), "loss", "not finite" (losses), or "status". `value`: the
     measured value; `predicted`: its interval; `ratio`: measured by predicted. `between`, `means`:
@@ -65,7 +65,7 @@ class Report:
 class Prediction:
     """The prediction to watch; times in seconds.
 
-    `steps`: those of the whole run; `period`: of a round, 1 if steps are alike; `losses`: rows of a
+    `steps`: of the whole run; `period`: of a round, 1 if steps are alike; `losses`: rows of a
     step and the ends of the loss's interval. `compute`: seconds that a worker computes per step,
     None if means overlap them. `price`: money per second.
     """
@@ -98,7 +98,7 @@ class Step:
 
 
 class Watcher:
-    """A watcher of a loop; `reports`: what it has noticed, which it also logs if `logs`."""
+    """A watcher of a loop; `reports`: its reports so far, which it also logs if `logs`."""
 
     def __init__(self, prediction: Prediction, start: int = 0, logs: bool = True) -> None:
         self.prediction, self.reports, self.taken = prediction, list[Report](), start
@@ -128,7 +128,7 @@ class Watcher:
         return type("Callback", (Events, base), {})(self)
 
     def end(self, began: float | None = None, loss: Any = None) -> None:
-        """Record a step that `began` then, by `time.perf_counter`, or at the last one's end."""
+        """Record a step; `began`: its start by `time.perf_counter`, else the last step's end."""
         began = self._last if began is None else began
         now, detach = time.perf_counter(), getattr(loss, "detach", None)
         self._add(began - self._last, now - began, 1, detach() if detach else loss)
@@ -304,7 +304,7 @@ class Events:
 
 
 def _mean(times: Sequence[float]) -> float:
-    """Return the mean of times, of which none counts as more than LONG times the median."""
+    """Return the mean of times; a longer time counts as LONG times the median."""
     most = LONG * median(times)
     return fmean(min(seconds, most) for seconds in times)
 
@@ -325,7 +325,7 @@ def watch(
     from .steering.attach import loss_interval, predicted
 
     if not Path(plan).is_dir():
-        raise InputError(f"{plan}: no run folder; give one that paceline simulate or tune wrote")
+        raise InputError(f"{plan}: not a run folder; give one of paceline simulate or tune")
     forecast = predicted(Path(plan), {"label": label} if label else {})
     scenario, algorithm, runs, row = forecast
     target, totals = scenario.run.target_loss, list[float]()

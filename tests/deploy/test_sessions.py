@@ -174,7 +174,7 @@ def session_of_one_layer(plan="local-sgd", **parameters):
 
 
 @looped(("model", "optimizer", "plan", "message"), [
-    (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is no torch optimizer"),
+    (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is not a torch optimizer"),
     (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is not a torch.nn.Module"),
     (nn.Linear(4, 4), None, None, "plan: NoneType; give a run folder"),
 ])  # fmt: skip

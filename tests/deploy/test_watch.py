@@ -190,7 +190,7 @@ def test_the_prediction_is_the_run_folders(plan):
         assert predicted.price == pytest.approx(2 * 3.6 / 3600)
         assert predicted.period == row["parameters"].get("tau", 1)
         assert predicted.losses[-1][1] < row["loss"]["last"] < predicted.losses[-1][2]
-    with pytest.raises(InputError, match="no run folder"):
+    with pytest.raises(InputError, match="not a run folder"):
         paceline.watch("diloco")
 
 

@@ -1,7 +1,7 @@
 """Write the configuration and the code that run a pick in another framework.
 
-`targets.toml` lists what runs there as here: per program, the parameters with a counterpart, and
-their possible values. Other parameters are refused, so that none is ever dropped. It also has the
+`targets.toml` lists, per program, the parameters with a counterpart and their possible values, so
+that training is equal. Any other parameter is an error, so that none is dropped. It also has the
 words for differences; `templates` has the code.
 """
 
@@ -239,7 +239,7 @@ def _settings(pick: Pick) -> dict[str, Any]:
 
 
 def _recipe(pick: Pick) -> list[str]:
-    """Return what must hold of the user's recipe, a line of a comment for each part."""
+    """Return the demands on the user's recipe, a line of a comment for each part."""
     objective, algorithm = pick.scenario.objective, pick.algorithm
     if isinstance(objective, NoObjective):
         return ["any optimizer, rate and clipping: only times are predicted"]

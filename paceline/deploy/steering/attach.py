@@ -98,13 +98,13 @@ def predicted(folder: Path, parameters: Mapping[str, Any] = {}) -> Forecast:
     A pick of tune, or one with other parameters, is simulated, because the folder has no curves of
     it. Raises InputError.
     """
-    given = dict(parameters)
-    pick = find(folder, given.pop("label", None), allow_paths=True)
+    changes = dict(parameters)
+    pick = find(folder, changes.pop("label", None), allow_paths=True)
     scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
-    if given:
-        algorithm = configured(algorithm, given)
+    if changes:
+        algorithm = configured(algorithm, changes)
         scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
-    if given or (folder / "tune.json").is_file():
+    if changes or (folder / "tune.json").is_file():
         result = simulate(scenario, seeds=SEEDS)
         runs, row = result.runs, result.algorithms[0]
     else:
@@ -153,12 +153,12 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
         whole, base = isinstance(value, int), max(value, 1) if isinstance(value, int) else value
         for n in POWERS if whole else [value * 2.0**n for n in range(-4, 3)]:
             if base / AROUND**2 <= n <= base * AROUND and n != value:
-                tried = numbers(settings, [*values[:place], n, *values[place + 1 :]])
+                near = numbers(settings, [*values[:place], n, *values[place + 1 :]])
                 with suppress(ValidationError):  # above the codec's limit
-                    given = configured(algorithm, tried).parameters
-                    if tried.get("overlap", given.get("overlap", 0)) < tried.get("tau", np.inf):
-                        by_distance.setdefault(abs(np.log(n / base)), []).append(tried)
-    return [tried for distance in sorted(by_distance) for tried in by_distance[distance]]
+                    keys = configured(algorithm, near).parameters
+                    if near.get("overlap", keys.get("overlap", 0)) < near.get("tau", np.inf):
+                        by_distance.setdefault(abs(np.log(n / base)), []).append(near)
+    return [near for distance in sorted(by_distance) for near in by_distance[distance]]
 
 
 class Steering:

@@ -39,7 +39,7 @@ class Level:
     """
 
     def __init__(self, spread: float) -> None:
-        self._variance, self._seen = spread**2, PRIOR
+        self._variance, self._count = spread**2, PRIOR
         self._values: list[float] = []
         self._weights: list[float] = []
 
@@ -48,8 +48,8 @@ class Level:
         value = max(value, 1e-12)
         if self._values:
             apart = log(value / self._values[-1]) ** 2 / (1 / weight + 1 / self._weights[-1])
-            self._seen = min(self._seen + 1, MEMORY)
-            self._variance += (min(apart, 9 * self._variance) - self._variance) / self._seen
+            self._count = min(self._count + 1, MEMORY)
+            self._variance += (min(apart, 9 * self._variance) - self._variance) / self._count
         self._values = [*self._values[1 - MEMORY :], value]
         self._weights = [*self._weights[1 - MEMORY :], weight]
         split = self._split()
@@ -66,7 +66,7 @@ class Level:
         return int(sure.argmax()) + 1 if sure.size and sure.max() > CLEAR else 0
 
     @property
-    def known(self) -> bool:
+    def observed(self) -> bool:
         """Return whether there is any observation."""
         return bool(self._values)
 
@@ -163,9 +163,9 @@ class Inputs:
         return max(seconds / self.average, 1e-6)
 
     @property
-    def known(self) -> bool:
+    def observed(self) -> bool:
         """Return whether every input was observed."""
-        return self.averages.known and all(level.known for level in self.compute)
+        return self.averages.observed and all(level.observed for level in self.compute)
 
     def state(self) -> tuple[tuple[float, float], ...]:
         """Return logarithm and error of every input: the workers', then the average's."""
@@ -191,17 +191,17 @@ class Inputs:
         blocking averages follow AdaComm's Theorem 1.
         """
         tau = period(settings)
-        took = average * self.averages.mean * self._relative(size)
+        mean = average * self.averages.mean * self._relative(size)
         if family != "overlapped":
-            return compute * self._slowest(tau) + took / tau
+            return compute * self._slowest(tau) + mean / tau
         between = max(1, tau // int(settings.get("fragments", 1)))
         delay = int(settings["delay"] if "delay" in settings else settings.get("overlap", tau))
         step = compute * self._slowest(between)
         if not delay:
-            return step + took / between
+            return step + mean / between
         share = self.latency / (self._relative(size) * self.average) if self.average else 0.0
-        hidden = took * share  # no other mean waits for its end
-        return theory.delayed_seconds_per_step(step, took - hidden, hidden, delay, between)
+        latency = mean * share  # no other mean waits for its end
+        return theory.delayed_seconds_per_step(step, mean - latency, latency, delay, between)
 
     def _slowest(self, tau: int) -> float:
         """Return seconds per step of the slowest worker over `tau` steps.
@@ -231,7 +231,7 @@ class Inputs:
             for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True))
             if ratio > DISTINCT * middle
         ]
-        if self.average and self.averages.known:
+        if self.average and self.averages.observed:
             name = "the link (its latency or bandwidth): an average takes"
             factor, error = self.averages.mean / self.average, self.averages.error
             rows.append((name, factor, error, self.average / tau))

@@ -40,9 +40,9 @@ class Decision:
 class Model:
     """A policy that chooses the setting with the shortest rest of the run.
 
-    It decides once all inputs are known, and again when an input differs from that at the last
-    decision. A change must surely be worth `GAIN`. If nothing changes, no decision follows the
-    first. `best`: the best settings now, None if they are `unknown`, which gives the reason.
+    It decides once all inputs are observed, and again when an input differs from its value at the
+    last decision. A change must surely be worth `GAIN`. If nothing changes, the first decision is
+    the only one. `best`: the best settings now, None if they are `unknown`, which gives the reason.
     """
 
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
@@ -53,7 +53,7 @@ class Model:
         self._decided: tuple[Pair, ...] = ()  # the inputs at the last decision
 
     @property
-    def knows(self) -> bool:
+    def up_to_date(self) -> bool:
         """Return whether the last choice was made for the current inputs."""
         return self.best is not None and not self.inputs.left(self._decided)
 
@@ -69,7 +69,7 @@ class Model:
             self.unknown = self._doubt()
         if self.unknown:
             self.best = None
-        if self.unknown or self.knows:
+        if self.unknown or self.up_to_date:
             return None
         reasons = inputs.causes(period(settings)) or ["as predicted"]
         self._decided = inputs.state()
@@ -81,7 +81,7 @@ class Model:
         """Return why the best settings are unknown; "" if they are known."""
         doubts = {
             f"only {self._rounds} of {FIRST} rounds have finished": self._rounds < FIRST,
-            "no mean has been timed": not self.inputs.known,
+            "no mean has been timed": not self.inputs.observed,
             "the loss is unknown; call session.step(loss)": math.isnan(self.outlook.loss),
         }
         return next((doubt for doubt, holds in doubts.items() if holds), "")
@@ -144,15 +144,15 @@ class Watch:
         """Return a round's messages; `best`: the best settings now, or `unknown`: why not."""
         self._rounds += 1
         reports = {"time": self._slow(record), "loss": self._off(record)}
-        news = [what for kind, what in reports.items() if what and kind not in self._reported]
-        self._reported |= {kind for kind, what in reports.items() if what}
+        news = [text for kind, text in reports.items() if text and kind not in self._reported]
+        self._reported |= {kind for kind, text in reports.items() if text}
         end = f"; the best settings are unknown: {unknown}" if unknown else ""
-        return [what + (f"; now best: {written(best)}" if best else end) for what in news]
+        return [text + (f"; now best: {written(best)}" if best else end) for text in news]
 
     def _slow(self, record: Telemetry) -> str:
-        """Return why the step time has left its interval; "" if by chance."""
+        """Return a message if the step time has left its interval; "" if perhaps by chance."""
         inputs, (family, settings, predicted, _) = self._inputs, self.prediction
-        if self._rounds < ROUNDS or not inputs.known or "time" in self._reported:
+        if self._rounds < ROUNDS or not inputs.observed or "time" in self._reported:
             return ""
         if not (causes := inputs.causes(period(settings))):
             return ""
@@ -174,7 +174,7 @@ class Watch:
         )
 
     def _off(self, record: Telemetry) -> str:
-        """Return that the loss has left its band; "" if that may be chance."""
+        """Return a message if the loss has left its band; "" if perhaps by chance."""
         low, high = self.prediction.loss(record.step - record.steps)
         if not (record.loss > 0 and 0 < low <= high < math.inf):
             return ""
