@@ -162,11 +162,9 @@ async def local_sgd(
     codec: Codec = Raw(),
 ) -> None:
     """Local SGD (PASGD): tau local steps, then average the workers' displacements."""
-
-    def cleared(x: Vector, state: Any) -> Any:
-        return momentum.init(x)
-
-    await rounds(me, lr, momentum, tau, outer, outer_lr, codec, restart=cleared)
+    await rounds(
+        me, lr, momentum, tau, outer, outer_lr, codec, restart=lambda x, state: momentum.init(x)
+    )
 
 
 async def post_local_sgd(

@@ -229,14 +229,12 @@ def _decades(value: float, low: float, high: float) -> float:
     return beyond if beyond > SLIGHT else 0.0
 
 
-def best_outer_lr(replicas: float) -> float:
-    """Return the published optimum, interpolated logarithmically in the replicas."""
-    return float(np.interp(math.log2(max(replicas, 1)), range(4), FACTS.outer))
-
-
 def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list[str]]:
-    """Return the assumed cost of an outer step far from the published optimum."""
-    best = best_outer_lr(replicas)
+    """Return the assumed cost of an outer step far from the published optimum.
+
+    The optimum is interpolated logarithmically in the replicas.
+    """
+    best = float(np.interp(math.log2(max(replicas, 1)), range(4), FACTS.outer))
     doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
     if doublings <= FACTS.robust:
         return 0.0, []

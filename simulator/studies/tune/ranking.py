@@ -86,11 +86,6 @@ def excluded(losses: verdict.Compared, base: str, most: float | None) -> list[st
     return [label for label, share in shares.items() if not share or share.value > most]
 
 
-def compared_losses(contenders: Sequence[Contender]) -> verdict.Compared:
-    """Return the unchanged values of contenders, with draws of their errors."""
-    return compared({contender.label: contender.scores for contender in contenders})
-
-
 def reference(contenders: Sequence[Contender]) -> str:
     """Return the reference of losses: plain data-parallel training, else the lowest loss.
 

@@ -113,7 +113,7 @@ class TuneResult(Display):
 
     @cached_property
     def _losses(self) -> Compared:
-        return ranking.compared_losses(self.ranked)
+        return ranking.compared({contender.label: contender.scores for contender in self.ranked})
 
     @cached_property
     def _equal_loss(self) -> Order:
