@@ -20,7 +20,6 @@ from ...results.run import Run, diverged
 from ...results.statistics import (
     at,
     crossing,
-    format_loss,
     goodput,
     held_up,
     human,
@@ -229,11 +228,6 @@ class TuningObjective:
     def unit(self) -> str:
         """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
         return TABLE[self.name].unit.format(aim=self)
-
-    def show(self, value: float | None, digits: int = 4) -> str:
-        """Format a value for reading; `digits`: digits of a loss."""
-        of_loss = self.of_loss and self.target is None
-        return format_loss(value, digits) if of_loss else with_unit(value, unit=self.unit)
 
 
 def _rounded(drawn: np.ndarray) -> tuple[float, ...]:
