@@ -67,14 +67,13 @@ class Agenda:
 class Rollback(NamedTuple):
     """A rollback at `at` (nodes' clocks), from `start` to `done` (wall clock).
 
-    `repairs`: spans in which the cluster was down; between them it repeated up to `again` seconds
-    of work, until the next crash or until all was repeated. `done` is inf if that never happens.
+    `repairs`: spans in which the cluster was down; between them it repeated its work, until the
+    next crash or until all was repeated. `done` is inf if that never happens.
     """
 
     at: float
     start: float
     repairs: list[Down]
-    again: float
     done: float
 
     def down(self, end: float) -> float:
@@ -260,7 +259,7 @@ class Availability:
         done = repairs[-1][1] + again
         self._rollback_times.append(at)
         self._offsets.append(done - at)
-        self.rollbacks.append(Rollback(at, start, repairs, again, done))
+        self.rollbacks.append(Rollback(at, start, repairs, done))
 
     def _repair(self) -> Down:
         """Return the next crash's time, and when all nodes have loaded the checkpoint."""
