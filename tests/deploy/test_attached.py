@@ -16,6 +16,7 @@ from paceline.validate.training import records
 from paceline.validate.training.task import TrainingTask
 from tests.deploy import loops
 from tests.deploy.loops import ADAM, ALL, KILLED, LR, MOMENTUM
+from tests.helpers import peers
 from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 
@@ -62,14 +63,7 @@ def world(tmp_path_factory):
         for task in tasks
     }
     goal = build.build(made, made.algorithm[0], SEED)
-    batches = [
-        [goal.samples.train(source.next_rows()) for _ in range(STEPS)]
-        for source in map(goal.source, range(2))
-    ]
-    inputs, labels = (
-        torch.stack([torch.stack([pair[part] for pair in batch]) for batch in batches])
-        for part in (0, 1)
-    )
+    inputs, labels = peers.batches(goal, 2, STEPS)
     folder = tmp_path_factory.mktemp("attached")
     lesson = folder / "lesson"
     torch.save((torch.from_numpy(goal.start.copy()), inputs, labels), lesson)

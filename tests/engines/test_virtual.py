@@ -16,7 +16,7 @@ from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.results.run import Kind
 from paceline.simulator.theory import seconds_per_step
-from tests.helpers.cases import looped
+from tests.helpers.cases import covered, looped
 from tests.helpers.programs import BATCHES, ROWS, cases
 from tests.helpers.worlds import EXPONENTIAL, FREE, QUADRATIC, RING, play, scenario, simulate
 
@@ -34,13 +34,6 @@ LAWS = {
     "lognormal": {"dist": "lognormal", "mean": "1 s", "sd": "500 ms"},
     "shifted": {"dist": "shifted-exponential", "shift": "250 ms", "mean": "300 ms"},
 }
-
-
-def covered(samples, expected):
-    """Demand that the 99.9 % interval of the samples' mean covers the expected value."""
-    error = np.std(samples, ddof=1) / np.sqrt(len(samples))
-    assert abs(np.mean(samples) - expected) < 3.29 * error
-    assert error < 0.02 * expected
 
 
 def rounds(world, index=0):

@@ -35,6 +35,15 @@ Peer = Callable[[nn.Module], tuple[nn.Module, Callable[[], None]]]
 """Maps a network to the module that computes its scores, and to the end of every step."""
 
 
+def batches(goal, workers, steps):
+    """Return the inputs and labels that an objective gives its workers, (workers, steps, ...)."""
+    rows = [
+        [goal.samples.train(source.next_rows()) for _ in range(steps)]
+        for source in map(goal.source, range(workers))
+    ]
+    return [torch.stack([torch.stack([pair[n] for pair in row]) for row in rows]) for n in (0, 1)]
+
+
 def local_sgd(net):
     """Average from the first step after the warm-up."""
     optimizer = SGD(net.parameters(), LR)

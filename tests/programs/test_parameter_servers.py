@@ -18,7 +18,7 @@ from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.effects import ANY
 from paceline.simulator.programs.server import Gate
-from tests.helpers.cases import looped
+from tests.helpers.cases import covered, looped
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, on_virtual, scenario
 
 PAYLOAD = 4000.0  # bytes: the model of these scenarios
@@ -152,16 +152,6 @@ def watch(world, index=0, seed=5, start=None):
 
 def harmonic(n):
     return sum(1 / i for i in range(1, n + 1))
-
-
-def covered(samples, expected):
-    """Demand that the 99.9 % interval of the mean covers what is expected, and is narrow.
-
-    So 95 % of worlds would pass all of fifty such demands.
-    """
-    error = np.std(samples, ddof=1) / np.sqrt(len(samples))
-    assert abs(np.mean(samples) - expected) < 3.29 * error
-    assert error < 0.02 * expected
 
 
 def gaps(case, m, updates=3000, **tables):

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from paceline.simulator.results import intervals, statistics, store
+from paceline.simulator.results import intervals, store
 from paceline.simulator.results.figures import curves, drawing, interactive, style
 from paceline.simulator.results.run import FIRST, SPAN, Kind, trace
 from tests.helpers.cases import looped
-from tests.results.test_statistics import make_run, summary
+from tests.results.test_staleness import lines
+from tests.results.test_statistics import make_run
 
 pytestmark = pytest.mark.usefixtures("figures")
 
@@ -41,11 +42,6 @@ def draw(chart):
     figure = drawing.draw(chart)
     figure.draw_without_rendering()
     return figure, figure.axes[0]
-
-
-def lines(groups):
-    rows = [statistics.jsonable(summary(runs) | {"label": k}) for k, runs in groups.items()]
-    return curves.of_groups(groups, rows)
 
 
 def chart(groups, rows=(), **options):

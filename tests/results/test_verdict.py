@@ -27,7 +27,7 @@ from paceline.simulator.results.verdict import (
 from paceline.simulator.results.wording import SENTENCES, Reason, all_of
 from paceline.simulator.studies.simulate import simulate
 from tests.helpers.cases import looped
-from tests.lab.reliability import decisions
+from tests.lab.reliability import coverage, decisions
 from tests.results.test_statistics import NAN, make_run, seeds_reaching, summary
 
 
@@ -251,7 +251,7 @@ def test_more_seeds_than_are_worth_their_while_are_not_estimated():
 
 def test_between_equals_hardly_ever_is_one_called_the_best():
     for row in decisions.errors(100):
-        low, _ = decisions.bounds(row, 0.9)
+        low, _ = coverage.bounds(row, 0.9)
         assert row["handled"] >= low, row["what"]
 
 

@@ -69,14 +69,7 @@ def world(request, tmp_path_factory):
     """Return the objective, and by label parameters: ours and peers'."""
     workers = request.param
     goal, ours = trained(OURS, workers, tmp_path_factory.mktemp("ours"))
-    batches = [
-        [goal.samples.train(source.next_rows()) for _ in range(STEPS)]
-        for source in map(goal.source, range(workers))
-    ]
-    inputs, labels = (
-        torch.stack([torch.stack([pair[part] for pair in batch]) for batch in batches])
-        for part in (0, 1)
-    )
+    inputs, labels = peers.batches(goal, workers, STEPS)
     start = torch.from_numpy(goal.start.copy())
     theirs = peers.train(start, inputs, labels, tmp_path_factory.mktemp("theirs"))
     return goal, ours, {name: their.numpy() for name, their in theirs.items()}

@@ -51,7 +51,7 @@ def measure(seconds: float) -> list[Row]:
 
 
 def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
-    """Return bounds of the number of intervals that contain the truth with `share`."""
+    """Return bounds of the number of rows tried that succeed with probability `share`."""
     low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
     return float(low), float(high)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
 
 from paceline.simulator.results.order import Order, order
 
@@ -27,12 +26,6 @@ def measure(seconds: float) -> list[Row]:
     """Return a row per kind of decision; more `seconds` give more decisions."""
     tried = max(LEAST, int(PER_SECOND * seconds))
     return [*errors(tried), power(tried), estimates(tried // 4)]
-
-
-def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
-    """Return bounds of the number of decisions that are right with `share`."""
-    low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
-    return float(low), float(high)
 
 
 def drawn(
