@@ -44,7 +44,7 @@ MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcome
 
 LINES = """
     paceline/*.py              1180   19 commands with their options, and what --explain adds
-    paceline/deploy            3600   sessions with islands of processes, steering, watching
+    paceline/deploy            3590   sessions with islands of processes, steering, watching
     simulator/*.py              540   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           760   membership and failures as laws and traces
     simulator/distributions    1130   ten families and their order statistics
@@ -55,7 +55,7 @@ LINES = """
     simulator/objectives       2580   learning curves, their evidence, factors matched between runs
     simulator/programs         4140   28 algorithms with HPSGD's two decisions, and twelve codecs
     simulator/reports          2240   terminal, page and sliders
-    simulator/results          5270   intervals from published residuals, models of error, verdict
+    simulator/results          5260   intervals from published residuals, models of error, verdict
     simulator/scenario         2860   every key with its description; kinds of hardware by name
     simulator/studies          7330   search and sweep by time at equal loss, fit, papers, real data
     validate                  12150   real training, logs, calibration and the matrix
