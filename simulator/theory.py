@@ -181,7 +181,7 @@ def best_by_interval(
 ) -> list[Interval]:
     """Return the best period for each of `count` intervals (s): AdaComm, figure 4.
 
-    The best period has the lowest bound at the interval's end among those that Theorem 2 covers.
+    The best period is the one covered by Theorem 2 with the lowest bound at the interval's end.
     When the period changes, the bound's last term uses the mean of tau - 1 over all steps.
     """
     best = tau_star_random(bound, seconds_per_step, interval).valid or 1

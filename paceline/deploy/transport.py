@@ -92,8 +92,8 @@ def _end_default() -> None:
 class Transport(Connections):
     """One process's connections to the others.
 
-    `start`: a vector as long as those that are sent, which is not stored; `gossips`: whether
-    messages are sent; `timeout`: seconds after which a silent process counts as failed. `step`:
+    `start`: a vector of the length of messages, which is not stored; `gossips`: whether processes
+    send messages; `timeout`: seconds after which a silent process counts as failed. `step`:
     this process's last step; `failed`: whether any process cannot continue.
 
     A process writes to the store that it has failed, or that it is in a meeting, so that others do

@@ -30,7 +30,7 @@ class Sampled:
     """The rule by which rounds leave out clients; `wanted`: results that a mean needs.
 
     A round is one collective. Its draw depends only on the seed and its number. If clients are
-    chosen by availability, it skips those that are absent when the round begins. `away(rank,
+    chosen by availability, it skips clients that are absent when the round begins. `away(rank,
     time)`: whether a client is absent; `starts`: when each round began, at the end of the previous
     one (s); `taken`: numbers of results and gradients in each round's mean; `late`: rounds in which
     no client reported by the deadline.

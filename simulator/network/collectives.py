@@ -412,7 +412,7 @@ def _to_root(tree: dict[int, int], rank: int) -> list[tuple[int, int]]:
 
 
 def double_tree_plan(links: RegionLinks, hosts: Hosts) -> CollectivePlan:
-    """Cost two trees, which carry half of the payload each, up and down at once.
+    """Cost two trees, up and down at once, with half of the payload in each tree.
 
     In a pipeline of small parts all hops transmit at once, so the busiest card sets the time. Then
     the last part travels the longest path up and down.

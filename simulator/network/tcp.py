@@ -132,7 +132,7 @@ def first_window(network: Network) -> float:
 
 
 def measured() -> dict[str, float]:
-    """Return the results of docs/transport.md's experiment, which writes the file.
+    """Return the results of the experiment in docs/transport.md, from transport.toml.
 
     `cells`: number of experiments; `longer`, `most`: median and 95th percentile of the time that
     TCP adds, relative to the time without. `gloo`: seconds of a mean in gloo itself.

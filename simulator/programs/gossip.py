@@ -30,8 +30,8 @@ async def hear(me: Node, x: Vector, row: Row) -> Vector:
     """Receive the neighbours' vectors; return their weighted average with `x`."""
     mixed = 0.0 * x
     for other, weight in row:
-        theirs = x if other == me.rank else (await me.receive(other))[1]
-        mixed = mixed + weight * theirs
+        model = x if other == me.rank else (await me.receive(other))[1]
+        mixed = mixed + weight * model
     return mixed
 
 
@@ -106,9 +106,9 @@ async def ask(me: Node, x: Vector, computing: Handle, partner: int) -> Vector:
 async def answer(me: Node, x: Vector, computing: Handle) -> Vector:
     """Average with every worker that asks while the gradient is computed."""
     while (message := await me.receive_before(computing)) is not None:
-        other, theirs = message
+        other, model = message
         me.send(other, x)
-        x = (x + theirs) / 2
+        x = (x + model) / 2
     return x
 
 

@@ -33,7 +33,7 @@ class Monotone:
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.schedule.never_decreases:
-            raise ValueError("decreases; write a threshold whose later values are no smaller")
+            raise ValueError("decreases; write a threshold that stays equal or rises")
         if self.schedule(0) < 1:
             raise ValueError("starts below 1; write a threshold that starts at 1 or more")
         return self

@@ -222,7 +222,7 @@ def emit(target: str, pick: Pick) -> Emitted:
 def _settings(pick: Pick) -> dict[str, Any]:
     """Return the settings that the user's optimizer must have, by their names in torch.
 
-    They are empty if the losses are those of the user's own recipe, or if there are none.
+    They are empty if the losses belong to the user's own recipe, or if losses are not predicted.
     """
     parameters, rate = pick.algorithm.parameters, pick.algorithm.parameters["lr"]
     stated = not isinstance(pick.scenario.objective, NoObjective | LearningCurve)

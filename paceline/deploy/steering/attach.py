@@ -188,8 +188,8 @@ class Steering:
                 self._failed = True
                 news = [f"adapt: the controller failed and is now off: {error!r}"]
         self._records = []
-        wanted = now if controller is None or self._failed else controller.settings
-        agreed = numbers(now, session.share(numbers(wanted))[0])
+        proposed = now if controller is None or self._failed else controller.settings
+        agreed = numbers(now, session.share(numbers(proposed))[0])
         if changed := {key: value for key, value in agreed.items() if value != now[key]}:
             session.change(**changed)
         return news
@@ -201,16 +201,16 @@ class Steering:
         usual = np.median(computing) if computing else nan
         computing = [seconds for seconds in computing if seconds < PAUSE * usual]
         loss = nan if records[0].loss is None else float(records[0].loss)
-        took = [seconds for record in records for seconds in record.took]
+        averages = [seconds for record in records for seconds in record.took]
         mean = float(np.mean(computing)) if computing else nan
-        return [self._clock, mean, loss, *took]
+        return [self._clock, mean, loss, *averages]
 
     def _record(self, records: Sequence[StepRecord], shared: list[list[float]]) -> Telemetry:
-        """Make the record; an average's time is that of the rank that started it last."""
+        """Make the record; an average's time is measured by the last rank to start it."""
         ranks = np.array(shared)
         clock, _, loss = ranks[:, :3].mean(axis=0)
-        took = ranks[:, 3:].min(axis=0)
+        averages = ranks[:, 3:].min(axis=0)
         return Telemetry(
             records[-1].step, len(records), float(clock), tuple(ranks[:, 1].tolist()),
-            float(took.mean()) if took.size else None, records[-1].bytes, float(loss),
+            float(averages.mean()) if averages.size else None, records[-1].bytes, float(loss),
         )  # fmt: skip

@@ -15,9 +15,9 @@ from paceline.simulator.scenario.scenario import Scenario
 
 from .telemetry import Settings, Telemetry, period
 
-# Of a `Level`: observations that it remembers, and for how many the expected spread counts; the
-# relative spread of one observation of any weight, because clocks are no better; standard errors
-# between two means that chance does not explain; the smallest change that matters to a decision.
+# Of a `Level`: observations that it remembers; observations for which the expected spread counts;
+# least relative spread of one observation, by the error of clocks; standard errors between two
+# means beyond chance; the smallest change that matters to a decision.
 MEMORY, PRIOR, LEAST, CLEAR, RELEVANT = 64, 6.0, 0.01, 5.0, log(1.05)
 AVERAGE_SPREAD = 0.05  # of one average, at first: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers

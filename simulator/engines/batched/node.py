@@ -167,7 +167,7 @@ class BatchedNode(Node):
         return payloads.cut(vector, pieces)
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Join pieces; each may have one row for all workers, or a row per worker."""
+        """Join pieces; a piece may have one row for all workers, or a row per worker."""
         if type(pieces[0]) is not Stack:
             return payloads.join(pieces)
         parts = [array(piece) for piece in pieces[::-1]]

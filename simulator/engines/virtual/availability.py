@@ -92,8 +92,8 @@ class Availability:
     """The availability of a run's nodes, and the rollbacks that their crashes cause.
 
     `crashes`: the calendar of each node; `calendars`: the same if nodes are down one by one, else
-    empty. `members`: when workers are members, None if always. `save_every`, `save_cost`: steps
-    between checkpoints, and seconds of each.
+    empty. `members`: when workers are members, None if always. `save_every`: steps between
+    checkpoints; `save_cost`: seconds that a node needs to save one.
     """
 
     save_every, save_cost = observer.NEVER, 0.0

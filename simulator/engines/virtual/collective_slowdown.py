@@ -77,7 +77,7 @@ class CollectiveSlowdown:
         return pieces
 
     def _free(self, piece: GradientPiece) -> Generator[None, Any, None]:
-        """Compute a piece, after earlier pieces without a wait."""
+        """Compute a piece, and before it the earlier pieces that no wait has computed."""
         before = piece.before
         if isinstance(before, GradientPiece):
             if before.done is None:

@@ -6,7 +6,7 @@ gets the result. When the last worker has joined, `Participation` decides on the
 - `Presence`: which workers are present. It waits for a crashed worker, or goes on without it once
   the others notice; it always goes on without workers that are absent (`cluster.membership`), and
   waits for a quorum if the scenario sets one;
-- the `Rule`s, in order: each may prevent a worker from computing (`sits_out`), or leave out some of
+- the `Rule`s, in order: a rule may stop a worker from computing (`sits_out`), or leave out some of
   the workers that arrived (`narrow`). `Backup` and `Quorum` leave out the slowest.
 
 After a change run tests/engines/test_crashes.py, test_membership.py and test_flows.py.
@@ -158,10 +158,10 @@ class Presence:
     def present(
         self, collective: Collective, narrow: Callable[[list[int], float], float]
     ) -> tuple[list[int], float]:
-        """Return the workers present, and when the absence of others is noticed.
+        """Return the present workers, and when the others notice who is absent.
 
-        Present are those that arrived, and did not leave before the collective could begin, or
-        before a server had their report. `narrow`: the rules, which may let the collective begin
+        A worker is present if it arrived, and did not leave before the collective could begin, or
+        before a server had its report. `narrow`: the rules, which may let the collective begin
         before the last arrival.
         """
         run, arrivals, reports = self._run, collective.arrivals, collective.reports
@@ -197,7 +197,7 @@ class Presence:
     def _enough(
         self, team: list[int], arrivals: Mapping[int, float], begins: float
     ) -> tuple[list[int], float]:
-        """Wait for enough workers; those that were down count as soon as they are up."""
+        """Wait for enough workers; workers that were down count as soon as they are up."""
         calendars = self._run.calendars[: self._run.workers]
         if max(len(team), 1) >= self._least or not calendars:
             return team, begins

@@ -1,7 +1,7 @@
 """The lines that the transfers of a run share.
 
 The fabric (`network.fabric`) is a flow-level max-min model of the lines. Transports start transfers
-there by number, with a callback for the end of each.
+there by number, with a callback for a transfer's end.
 
 Three sources of events advance together, in `Simulation.release` and `advance`: SimPy and messages
 (up to `until`), the fabric (when a transfer ends next), and `events` (outages, profiles, competing

@@ -139,7 +139,7 @@ class Fabric:
         return ticket
 
     def cancel(self, at: float, ticket: int) -> None:
-        """Remove a ticket's transfers at `at` (s), even those that have not started.
+        """Remove a ticket's transfers at `at` (s), even before their start.
 
         The ticket is not reported, unless it ends before `at`.
         """

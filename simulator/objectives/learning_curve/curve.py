@@ -73,16 +73,16 @@ class Curve:
 
     def loss(self, tokens: Any) -> Any:
         """Return the expected loss after some number of tokens."""
-        seen = self._seen(np.asarray(tokens), self.shift)
-        return self.floor + self.scale * seen**-self.exponent
+        shifted = self._shifted(np.asarray(tokens), self.shift)
+        return self.floor + self.scale * shifted**-self.exponent
 
     def drawn(self, tokens: Any) -> np.ndarray:
         """Return the loss after some number of tokens by draw, shape (draws, tokens)."""
         floor, scale, exponent, shift = self.draws.T[:, :, None]
-        losses: np.ndarray = floor + scale * self._seen(np.atleast_1d(tokens), shift) ** -exponent
-        return losses
+        shifted = self._shifted(np.atleast_1d(tokens), shift)
+        return np.asarray(floor + scale * shifted**-exponent)
 
-    def _seen(self, tokens: np.ndarray, shift: Any) -> Any:
+    def _shifted(self, tokens: np.ndarray, shift: Any) -> Any:
         """Return tokens + shift; at least half of that if a warm-up has moved the law."""
         first = self.fitted[0]
         early = (tokens < first) & (np.asarray(shift) < 0)
@@ -181,13 +181,13 @@ def points(
         order = np.argsort(run, kind="stable")
         at = by[axis][order]
         back = (np.diff(at) <= 0) & (np.diff(run[order]) == 0)
-        kept = _not_repeated(at, run[order]) if back.any() else np.ones(len(at), bool)
-        if back.sum() > RESTARTS or kept.mean() < 0.5:
+        latest = _not_repeated(at, run[order]) if back.any() else np.ones(len(at), bool)
+        if back.sum() > RESTARTS or latest.mean() < 0.5:
             raise ValueError(
                 f"line {lines[order][1:][int(back.argmax())]}, column {chosen[axis]}: not above "
                 "the previous line; cut the log where the job resumed, to one line per step"
             )
-        order, resumed = order[kept], int(back.sum())
+        order, resumed = order[latest], int(back.sum())
         batch = float(table.get("tokens") or 0) * float(table.get("workers") or 1)
         if not batch and {"tokens", "step"} <= by.keys() and np.ptp(by["step"]) > 0:
             batch = float(np.ptp(by["tokens"]) / np.ptp(by["step"]))
@@ -205,12 +205,12 @@ def points(
 
 def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
     """Return the points that no later line of their run repeats or precedes, as booleans."""
-    kept = np.ones(len(at), bool)
+    latest = np.ones(len(at), bool)
     for number in np.unique(run):
         places = np.flatnonzero(run == number)
         later = np.minimum.accumulate(at[places][::-1])[::-1]
-        kept[places[:-1]] = at[places[:-1]] < later[1:]
-    return kept
+        latest[places[:-1]] = at[places[:-1]] < later[1:]
+    return latest
 
 
 def read_columns(

@@ -173,7 +173,7 @@ class Expected:
         """
         floor, scale, exponent, shift = self.curve.draws.T
         start, progress = self.ramp(step), self.progress(critical=self._criticals()[:, 0])
-        here = self.curve.even(self.curve.at(step, progress), progress)
+        begin = self.curve.even(self.curve.at(step, progress), progress)
 
         def enough(times: Any) -> Any:
             """Return the factor of steps, given the penalty of a run of `times` times `step`."""
@@ -181,8 +181,8 @@ class Expected:
             error = self.errors * self.ramp(at, NEAR) + self.log_ratio * (self.ramp(at) - start)
             with np.errstate(divide="ignore"):
                 above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
-                seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
-            return self.curve.even(seen, progress) / here
+                tokens = np.maximum(above ** (-1 / exponent) - shift, 0.0)
+            return self.curve.even(tokens, progress) / begin
 
         if self.log_steps is None:
             return np.asarray(enough(1.0))
@@ -551,13 +551,13 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
     penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own, gain=gain)
     if penalty is None:
         return result
-    added, whose = max(penalty.log_ratio, 0.0), "your own" if own else "published"
+    added, source = max(penalty.log_ratio, 0.0), "your own" if own else "published"
     return replace(
         result,
         log_ratio=added,
         sd=math.hypot(sd, penalty.sd),
         sentence=f"{sentence}; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as in "
-        f"{whose} runs",
+        f"{source} runs",
         errors=errors + penalty.errors,
         why=penalty.why,
     )

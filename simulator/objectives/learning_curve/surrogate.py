@@ -63,10 +63,10 @@ def shape(
     remaining = (1 - modes) ** (2 * steps[:, None])
     variance = noise * modes / modes.sum()
     settled = modes * variance / (2 * (1 - (1 - modes) ** 2))  # part of the loss due to noise
-    wanted = excess(steps) - (1 - remaining) @ settled
+    target = excess(steps) - (1 - remaining) @ settled
     loss = floor + excess(steps)
     still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # the last column: a constant
-    *weight, rest = _weights(still / loss[:, None], wanted / loss)
+    *weight, rest = _weights(still / loss[:, None], target / loss)
     curvature = np.minimum(limits.slow * modes, limits.limit)
     start = np.sqrt(2 * np.array(weight) / curvature)
     order = np.argsort(np.arange(MODES * copies) * 0.6180339887498949 % 1, kind="stable")
@@ -74,10 +74,10 @@ def shape(
     return Shape(parts[0], parts[1] / np.sqrt(copies), parts[2] / np.sqrt(copies), floor + rest)
 
 
-def _weights(modes: Array, wanted: Array) -> Array:
+def _weights(modes: Array, target: Array) -> Array:
     from scipy.optimize import nnls  # noqa: PLC0415 - 0.2 s
 
-    weights: Array = nnls(modes, wanted, maxiter=100 * MODES)[0]
+    weights: Array = nnls(modes, target, maxiter=100 * MODES)[0]
     return weights
 
 
