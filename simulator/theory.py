@@ -271,9 +271,9 @@ def seconds_per_update(
 ) -> float:
     """Return seconds per update of Hybrid while it waits for K `gradients`.
 
-    The longer of two times. The workers take c (H_m - H_(m-K)), or c K/m if they do not `wait` for
-    their update: exact for exponential gradients of mean c and a server that takes no time. The
-    server takes K r + a, with (r, a) in `server`: exact if its queue is never empty.
+    The result is the longer of two times. The workers take c (H_m - H_(m-K)), or c K/m if they do
+    not `wait` for their update: exact for exponential gradients of mean c and a server that takes
+    no time. The server takes K r + a, with (r, a) in `server`: exact if its queue is never empty.
     """
     rates = range(workers - gradients + 1, workers + 1) if wait else [workers] * gradients
     return max(compute * sum(1 / rate for rate in rates), gradients * server[0] + server[1])

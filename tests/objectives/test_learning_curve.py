@@ -434,7 +434,7 @@ def test_runs_at_the_same_losses_show_the_critical_batch():
     linear = batch.matched([(1e5, 4e5, np.full(9, np.log(4)))])
     assert linear.high > linear.low > 4e5
     assert batch.matched([(4e5, 1e5, -drawn[0])]).value == pytest.approx(1e6, rel=0.25)
-    with pytest.raises(ValueError, match="no loss in common"):
+    with pytest.raises(ValueError, match="share no loss"):
         batch.factor(runs[0], runs[1] + [0.0, 5.0])
 
 

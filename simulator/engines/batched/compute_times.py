@@ -17,7 +17,7 @@ TILE = 64  # workers whose draws are in memory before they are written: they fit
 
 
 class Draws:
-    """Draws from a stream per seed and worker: the reference engine's numbers.
+    """Draws from a stream per seed and worker, equal to the reference engine's.
 
     Sums depend neither on how calls divide the segments, nor on the other seeds.
     """

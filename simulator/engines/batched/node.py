@@ -231,7 +231,7 @@ class BatchedNode(Node):
             self._record(self._clocks.work, seconds)
 
     def spend(self, seconds: float) -> None:
-        """Advance every worker's clock by `seconds`, while its device goes on."""
+        """Advance every worker's clock by `seconds`, while its device keeps computing."""
         if seconds:
             self._record(self._clocks.spend, seconds)
 

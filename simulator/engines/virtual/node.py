@@ -385,7 +385,7 @@ class VirtualNode(EngineNode):
         self.spend(seconds)
 
     def spend(self, seconds: float) -> None:
-        """Advance this node's clock by `seconds`, while its device goes on."""
+        """Advance this node's clock by `seconds`, while its device keeps computing."""
         if self.outages is None:
             self.now += seconds
         else:

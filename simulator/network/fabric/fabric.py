@@ -198,7 +198,7 @@ class Fabric:
 
     def _check(self, at: float) -> None:
         if not at >= self._clock[0]:
-            raise ValueError(f"{at:g} s is before the clock, {self.clock:g} s")
+            raise ValueError(f"{at:g} s is before the clock; give {self.clock:g} s or later")
 
     def _ticket(self) -> int:
         self._tickets += 1

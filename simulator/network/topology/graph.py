@@ -262,7 +262,7 @@ class Route:
 
 
 class Greedy(NamedTuple):
-    """An endless background flow with a fair share of a route, at some times."""
+    """An endless background flow with a fair share of a route, during intervals."""
 
     route: Route
     times: TimesInForce

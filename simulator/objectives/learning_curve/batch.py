@@ -68,7 +68,7 @@ def factor(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
         sample of the noise, in blocks that keep its correlation; and the second run's last step.
 
     Raises:
-        ValueError: The runs reach no loss in common.
+        ValueError: The runs share no loss.
     """
     rng, logs, runs = np.random.default_rng(0), list[np.ndarray](), list[np.ndarray]()
     for rows in (first, second):
@@ -94,7 +94,7 @@ def factor(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
         results.append(float(np.mean(np.interp(-levels, -one, runs[0]) - steps)))
         ends.append(float(end))
     if len(results) < REPLICATES / 2:
-        raise ValueError("the two runs reach no loss in common; train the shorter one on")
+        raise ValueError("the two runs share no loss; train the shorter one for longer")
     return np.array(results), ends[0]
 
 

@@ -119,7 +119,7 @@ class Curve:
         return np.log(self.loss(slow) / self.loss(self.at(step, progress)))
 
     def ratio(self, log: float, sd: float, step: float, progress: Any = 1.0) -> tuple[float, float]:
-        """Return `behind` and its deviation, from the log of the steps and its deviation."""
+        """Return `behind` and its deviation, for a `log` of steps with deviation `sd`."""
         low, middle, high = self.behind(log + sd * np.arange(-1, 2), step, progress).tolist()
         return middle, (high - low) / 2
 

@@ -85,7 +85,7 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
         return replace(fitted, begin=begin, end=end)
 
     def chosen(begins: Sequence[float], ends: Sequence[float]) -> Fitted:
-        """Return the best part: the first one unless another is clearly better."""
+        """Return the best part, or the first one if no other is clearly better."""
         windows = [(round(a * count), round(b * count)) for a in begins for b in ends]
         parts = [part(*window) for window in windows if window[1] - window[0] >= FEWEST]
         clear = min(parts, key=lambda fitted: fitted.noise)
@@ -102,7 +102,7 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
 
 
 def _ahead(u: Any, first: float, warmup: Any) -> Any:
-    """Return progress since the first point; its rate grows during the warm-up."""
+    """Return progress since the first point, which is slower during the warm-up."""
 
     def done(u: Any) -> Any:
         small = np.minimum(u, warmup)
