@@ -52,7 +52,7 @@ LINES = """
     simulator/inputs           1030   units, bounds on files, and what training loops print
     simulator/load             1530   refusals that name file, key, value and remedy; hardware
     simulator/network          3640   closed form, flows and TCP; how NCCL, gloo and BytePS behave
-    simulator/objectives       2580   learning curves, their evidence, factors matched between runs
+    simulator/objectives       2590   learning curves, their evidence, matched factors, one more run
     simulator/programs         4140   28 algorithms with HPSGD's two decisions, and twelve codecs
     simulator/reports          2240   terminal, page and sliders
     simulator/results          5260   intervals from published residuals, models of error, verdict

@@ -406,6 +406,22 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
     assert apart < math.hypot(np.std(measured.errors), np.std(beside.errors))
 
 
+def test_only_programs_whose_runs_are_evidence_offer_a_trial():
+    """The steps between agreements that a probe measured, here 30, are not the period to train."""
+    world = scenario(
+        {"name": "ssgd"},
+        {"name": "hpsgd"},
+        {"name": "local-sgd", "tau": 8},
+        {"name": "diloco", "tau": 6},
+        {"name": "cocod-sgd", "tau": 6},
+        {"name": "fedavg", "tau": 6, "mu": 0.1},
+    )
+    trials = [
+        expect(World(world, algorithm).under(), apart=30.0).trial for algorithm in world.algorithm
+    ]
+    assert [trial.get("tau") for trial in trials] == [None, None, 8, 6, None, None]
+
+
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))

@@ -63,6 +63,7 @@ class Expected:
     `sentence`: description of the basis; `direct`: whether evidence alone gives the loss, without a
     surrogate; `period`: local steps between agreements; `tokens`: per worker and step; `steps`: of
     the run; `errors`: draws of the error with deviation `sd`; `why`: reasons for extrapolation;
+    `tau`: the period by which runs are evidence of the program's loss, None if they cannot be;
     `log_steps`: log of the factor of steps that determines the ratio along the run; `evident`:
     whether evidence gives the loss of the program without its codec.
     """
@@ -80,6 +81,7 @@ class Expected:
     steps: float
     errors: np.ndarray = field(default_factory=lambda: np.zeros(curve.DRAWS))
     why: tuple[str, ...] = ()
+    tau: float | None = None
     log_steps: float | None = None
     evident: bool = False
     kind: ClassVar[str] = "learning-curve"
@@ -196,10 +198,10 @@ class Expected:
     @property
     def trial(self) -> dict[str, float]:
         """Return a short run that would show the algorithm's cost, and its error."""
-        if self.period <= 1:
+        if self.tau is None or self.tau <= 1:
             return {}
         steps, workers = math.ceil(self.steps * QUARTER), round(self.workers)
-        return {"workers": workers, "tau": round(self.period), "steps": steps, "sd": self.sd}
+        return {"workers": workers, "tau": self.tau, "steps": steps, "sd": self.sd}
 
     def worth(self, step: float, share: float) -> float:
         """Return the loss's relative rise without a `share` of the steps before `step`."""
@@ -353,13 +355,14 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
     steps = length(world)
     bare = data_parallel(spec, workers, steps)
     law, critical = bare.curve, bare.critical
+    bare = replace(bare, tau=_period(world))
     cost = _cost(world, bare)
     if cost is None:
         cost = _mechanism(world, apart or 1.0, bare)
         result = replace(bare, period=max(apart or 1.0, 1.0))
     else:
         codec = getattr(world.algorithm.parameters.get("codec"), "kind", "raw")
-        direct, period = codec == "raw", max(_period(world) or 1.0, 1.0)
+        direct, period = codec == "raw", max(bare.tau or 1.0, 1.0)
         result = replace(bare, direct=direct, evident=True, period=period)
         cost = cost if direct else _coded(cost, codec)
     far, sources, why = cost.basis, law.basis, cost.why
@@ -436,30 +439,33 @@ def _baseline(text: str, tokens: float, logged: bool) -> Curve:
 
 
 def _period(world: World) -> float | None:
-    """Return the steps between agreements of a program, if evidence may cover it."""
-    if world.program.bound_covers and world.program.sends_gradients:
+    """Return the steps between agreements of a program, if evidence may cover it.
+
+    No evidence covers proximal terms, nor late means, which cost more than local steps.
+    """
+    program, given = world.program, world.algorithm.parameters
+    if given.get("mu"):
+        return None
+    if program.bound_covers and program.sends_gradients:
         return 1.0  # synchronous SGD
-    tau = world.algorithm.parameters.get("tau")
+    if program.overlaps and world.algorithm.name not in evidence.ALIKE:
+        return None
+    tau = given.get("tau")
     fixed = tau.value if isinstance(tau, FixedPeriod) else tau
     return float(fixed) if isinstance(fixed, int) else None
 
 
 def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
-    """Return the penalty of an algorithm by evidence; None without evidence.
-
-    No evidence covers proximal terms.
-    """
+    """Return the penalty of an algorithm by evidence; None without evidence."""
     algorithm, program = world.algorithm, world.program
     spec, keys = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
-    period = _period(world)
-    if period is None or keys.get("mu"):  # no run covers these
+    period = expected.tau
+    if period is None:
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"
         return evidence.Penalty(0.0, 0.0, expected.basis, sentence, np.zeros(curve.DRAWS))
-    if program.overlaps and algorithm.name not in evidence.ALIKE:
-        return None  # late means cost more than local steps
     own = _users_runs(world.scenario, expected)
     shared = {own_run.program for own_run in own}
     shared &= {algorithm.name} if algorithm.name not in evidence.ALIKE else shared
