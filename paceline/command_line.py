@@ -422,7 +422,7 @@ def _reproduce(
     with figures. Repeat an interrupted command to resume it.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.papers.reading import NAMES
+    from paceline.simulator.studies.papers.reading import NAMES, REAL
     from paceline.simulator.studies.papers.reproduce import reproduce
 
     names = NAMES if paper is None else (paper,)
@@ -439,7 +439,8 @@ def _reproduce(
             say=None if sys.stderr.isatty() else _note,
         )
     parts = [terminal.claims(claims["claims"]), terminal.verdicts(claims["summary"])]
-    parts.append(f"{FILES}{(report or out) / 'reproduction.md'}")
+    page = "real-data.md" if paper == REAL else "reproduction.md"
+    parts.append(f"{FILES}{(report or out) / page}")
     return lambda: claims, lambda: parts, ()
 
 
