@@ -58,7 +58,7 @@ LINES = """
     simulator/results          5260   intervals from published residuals, models of error, verdict
     simulator/scenario         2860   every key with its description; kinds of hardware by name
     simulator/studies          7330   search and sweep by time at equal loss, fit, papers, real data
-    validate                  12150   real training, logs, calibration and the matrix
+    validate                  12155   real training, all rehearsed before; logs, calibration, matrix
     docs                        660   what generates pages
     tests                     38590   random scenarios, sessions, published rows, and tests/lab
 """

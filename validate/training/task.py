@@ -194,10 +194,14 @@ class TaskProcess:
             return  # such a node exchanges at most messages with a server
         piece = torch.zeros(min(self._start.nbytes, GATHERED), dtype=torch.uint8)
         totals = [self._start.to(dtype) for dtype in (self._start.dtype, *SUMMED)]
+        codec = self._task.algorithm.parameters.get("codec")
+        parts = piece.new_zeros(self.workers * -(-len(piece) // self.workers))
         for _ in range(REHEARSALS):  # NCCL prepares each dtype on first use
             for total in totals:
                 team.total(total.clone).wait()
             team.gather(piece.clone).wait()
+            if getattr(codec, "on_grid", False):  # its means are reduced in parts
+                team.mean_of_parts(parts.clone, lambda rows: rows[0]).wait()
 
     def _agree_on_start(self) -> float:
         """Agree on when all processes begin (s), by this process's monotonic clock."""
