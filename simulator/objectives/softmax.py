@@ -108,14 +108,14 @@ class SoftmaxRegression:
     initialised as in torch: uniform up to one over the root of a unit's inputs. With the partition
     "iid" all workers draw mini-batches, with replacement, from the whole training set; with
     { dirichlet = a } a worker draws from its label-skewed share. With `epochs` the mini-batches are
-    those of `Epochs`.
+    those of `Epochs`. Weight decay is part of the gradient, not of the loss, as in PyTorch.
     """
 
     notes: tuple[str, ...] = ()
 
     def __init__(self, spec: Softmax, workers: int, seed: int) -> None:
         self.data = load_data(spec.data)
-        self.batch, self.seed = spec.batch, seed
+        self.batch, self.seed, self._decay = spec.batch, seed, spec.weight_decay
         inputs, self._hidden = self.data.train_x.shape[1], spec.hidden
         self._first = inputs * spec.hidden  # parameters of the hidden layer
         self._shape = (spec.hidden + 1 if spec.hidden else inputs, self.data.classes)
@@ -166,7 +166,7 @@ class SoftmaxRegression:
             back = residuals @ self._weights(x)[..., :-1, :].swapaxes(-1, -2)
             back *= units[..., :-1] > 0
             gradient = np.concatenate([_flat(features.swapaxes(-1, -2) @ back), gradient], axis=-1)
-        return mean, gradient / rows.shape[-1]
+        return mean, gradient / rows.shape[-1] + (self._decay * x if self._decay else 0.0)
 
     def _scores(self, x: Array, features: Array) -> tuple[Array, Array]:
         """Return the last layer's inputs, including a one, and the scores of the classes."""

@@ -218,6 +218,7 @@ class Softmax(Section):
     batch: Count = optional("samples per worker and step (mini-batch)", 32)
     partition: Partition = "iid"
     epochs: bool = optional("each sample once an epoch, in a new order; false: drawn anew", False)
+    weight_decay: NonNegative = optional("multiple of the parameters added to gradients (L2)", 0.0)
 
 
 def _located(value: str, info: ValidationInfo) -> str:

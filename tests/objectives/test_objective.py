@@ -144,6 +144,9 @@ def test_a_hidden_layer_computes_what_torchs_does():
     actual, gradient = goal.at(goal.start, rows)
     assert actual == pytest.approx(loss.item())
     np.testing.assert_allclose(gradient, x.grad, rtol=1e-9, atol=1e-12)
+    decayed = softmax(hidden=32, batch=8, weight_decay=0.5)
+    assert decayed.at(goal.start, rows)[0] == actual
+    assert np.array_equal(decayed.at(goal.start, rows)[1], gradient + 0.5 * goal.start)
 
 
 @looped("name", ["ssgd", "local-sgd", "adacomm"])
@@ -167,7 +170,9 @@ def test_epochs_have_each_sample_once_on_every_engine(partition):
         assert len({*rows[:size].tolist()}) == size
         assert sorted(rows[:size]) == sorted(rows[size:]) or partition == "iid"
         assert not np.array_equal(rows[:size], rows[size:])
-    made = scenario({"name": "ssgd"}, objective=DIGITS | {"epochs": True}, steps=300)
+    made = scenario(
+        {"name": "ssgd"}, objective=DIGITS | {"epochs": True, "weight_decay": 0.01}, steps=300
+    )
     (one,) = run_seeds(made, made.algorithm[0], [1], engine="batched")
     assert one.curve["loss"] == simulate(made, seed=1).curve["loss"]
 
