@@ -24,6 +24,7 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.validate.host import device as devices
 from paceline.validate.measurement import measure
 from paceline.validate.training import task as tasks
+from paceline.validate.training import transport
 from paceline.validate.training.events import STEP
 from paceline.validate.training.node import RealNode
 from paceline.validate.training.task import Job, Place, TrainingTask
@@ -217,6 +218,7 @@ TELLING = {
     "late-step": [{"name": "late-step"}],
     "few bits": [{"name": "ssgd", "codec": "qsgd"}],
     "through the host": [{"name": "ssgd", "codec": "power-sgd"}, False],
+    "parts through the host": [{"name": "ssgd", "codec": "int8"}, False],
     "gradients of the host": [{"name": "asgd"}, True, ON_HOST],
 }
 """Case, whether its group is native, and its objective."""
@@ -323,6 +325,37 @@ def test_a_first_pieces_mean_is_there_before_the_backward_pass(
     if mutant:
         mutate(monkeypatch, HERE, "Accelerator.branch", "self._api.stream(self._branch)", mutant)
     assert (left_of_the_backward_pass(monkeypatch, tmp_path) > 1) == early
+
+
+@looped("ranks", [2, 3])
+def test_a_sum_through_the_host_travels_in_chunks(ranks, monkeypatch):
+    """A chunk starts when its copy has ended; two ranks' sums have the bits of a whole buffer's."""
+    monkeypatch.setattr(transport, "CHUNK", 32)
+    store = torch.distributed.HashStore()
+
+    def work(rank):
+        group, device = transport.gloo(store, rank, ranks, 60.0), late.home().device
+        mine = torch.randn(21, generator=torch.Generator().manual_seed(rank))
+        whole, left = mine.clone(), []
+        group.allreduce([whole]).wait()
+
+        class Counted:
+            size = group.size
+
+            def allreduce(self, tensors):
+                left.append(len(device._copies.queue) - device._copies.done)
+                return group.allreduce(tensors)
+
+        team = transport.Staged(Counted(), device)
+        total = devices.host(team.total(lambda: late.Late(mine) * 1.0).wait())
+        torch.testing.assert_close(total, whole, rtol=0, atol=1e-6 * (ranks - 2))
+        assert left == [4, 2, 0]
+        assert not late.home().spins
+        team.close()
+        return total
+
+    one, *others = late.ranks(ranks, work)
+    assert all(torch.equal(one, other) for other in others)
 
 
 def test_only_the_seam_knows_of_streams_and_backends():

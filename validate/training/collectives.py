@@ -7,7 +7,7 @@ they run the same collective, know when the last rank joined, and stop together.
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, nan
@@ -138,7 +138,7 @@ class Collectives:
         numbers = [*self._own(handle), float(len(body))]
         start = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
         room = _room(payload)
-        lengths = None if room < inf else self._tell(numbers[OWN:])
+        lengths = None if room < inf else self.tell(numbers[OWN:])
 
         def message() -> Tensor:
             longest = lengths.wait().max() if lengths else len(body) + room
@@ -153,7 +153,7 @@ class Collectives:
         question = RealCollective(self.started, "question", step, handle)
         self.started += 1
         is_done = float(all(work.done() for work in handle.pending))
-        question.pending = [self._tell([*self._own(question), is_done])]
+        question.pending = [self.tell([*self._own(question), is_done])]
         return question
 
     def answer(self, question: RealCollective) -> bool:
@@ -175,9 +175,10 @@ class Collectives:
 
     def most_started(self) -> int:
         """Wait for all ranks; return the most collectives that any has started."""
-        return int(self._tell([float(self.started)]).wait().max())
+        return int(self.tell([float(self.started)]).wait().max())
 
-    def _tell(self, numbers: list[float]) -> Pending:
+    def tell(self, numbers: Sequence[float]) -> Pending:
+        """Start sending numbers to all ranks; the result has one row per rank."""
         return tell(self.flags, numbers, self.transport.finish)
 
     def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
@@ -305,7 +306,7 @@ class Collectives:
             joined = self._agree(handle, by_rank)
             sizes = [self._meter(packing.put_together(handle.packed))]
         else:
-            rows = host(handle.pending[0].wait())
+            rows = host(handle.pending.pop().wait())
             numbers = rows[:, : 8 * (OWN + 1)].reshape(-1).view(torch.float64)
             by_rank = numbers.reshape(len(rows), -1).tolist()
             joined = self._agree(handle, by_rank)  # first, to check that heads are equal

@@ -5,9 +5,10 @@ matches them only by order. Any number can be under way. A collective that must 
 from a GPU, or for an earlier result) is queued on one thread, like every later one until the queue
 is empty. So the order is preserved, and a start never blocks the program.
 
-gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL works on
-the GPU's memory (`Native`); its collectives follow the stream on which their buffer is made, and
-the host sleeps until they have ended, so that the clock then shows their end.
+gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`), and a sum does
+so in chunks, which travel while others are copied. NCCL works on the GPU's memory (`Native`); its
+collectives follow the stream on which their buffer is made, and the host sleeps until they have
+ended, so that the clock then shows their end.
 """
 
 import os
@@ -18,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from torch import Tensor
 
 from ..host.device import Device, fetch, host, put
 
+CHUNK = 2**24  # bytes of a sum that are copied from or to a GPU, or travel, at once
 THREADS = 16  # gloo's collectives of one group that run at once; others queue
 TASKS = Path("/proc/self/task")
 GUARDED = 0.1  # share of the time limit between checks of waits that cannot be interrupted
@@ -35,10 +38,16 @@ FOREVER = 1e7  # seconds: quiet peers have not failed, and the launcher sees dea
 
 Make = Callable[[], Tensor]
 Works = list[Any]
+After = Callable[[], object] | None
+Join = Callable[[list[Tensor]], Tensor]
+first: Join = itemgetter(0)
 
 
 class Pending:
-    """A collective under way: its works (or their future), and its result."""
+    """A collective under way: its works (or their future), and its result.
+
+    Several threads may wait for it, such as one that times it: the first makes the result.
+    """
 
     def __init__(
         self,
@@ -47,6 +56,8 @@ class Pending:
         land: Callable[[Works], None] | None = None,
     ) -> None:
         self._works, self._result, self._land = works, result, land
+        self._lock = threading.Lock()
+        self._made: Tensor | None = None
 
     def done(self) -> bool:
         """Return whether the collective is finished on this rank."""
@@ -58,9 +69,12 @@ class Pending:
 
     def wait(self) -> Tensor:
         """Wait for the result. Raises RuntimeError if a peer has died or is too slow."""
-        works = self._works.result() if isinstance(self._works, Future) else self._works
-        (self._land or finish)(works)
-        return self._result()
+        with self._lock:
+            if self._made is None:
+                works = self._works.result() if isinstance(self._works, Future) else self._works
+                (self._land or finish)(works)
+                self._made = self._result()
+            return self._made
 
 
 def finish(works: Works, look: Callable[[], None] | None = None) -> None:
@@ -87,14 +101,14 @@ class DeviceGroup:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._last: Future[Works] | None = None
 
-    def total(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
+    def total(self, buffer: Make, after: After = None) -> Pending:
         """Start the sum over all ranks of `buffer()`, which is overwritten.
 
         `buffer` is called immediately or, with `after`, on a thread once `after()` has returned.
         """
         return self._start(buffer, after, lambda mine, _: [self._group.allreduce([mine])])
 
-    def gather(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
+    def gather(self, buffer: Make, after: After = None) -> Pending:
         """Start gathering the ranks' buffers, all of one length: shape (ranks, length)."""
 
         def begin(mine: Tensor, buffers: list[Tensor]) -> Works:
@@ -120,40 +134,34 @@ class DeviceGroup:
     def _start(
         self,
         buffer: Make,
-        after: Callable[[], object] | None,
+        after: After,
         begin: Callable[[Tensor, list[Tensor]], Works],
-        join: Callable[[list[Tensor]], Tensor] = lambda buffers: buffers[0],
+        join: Join = first,
     ) -> Pending:
-        buffer, after = self._ready(buffer, after)
         buffers: list[Tensor] = []
 
         def start() -> Works:
             buffers.append(self._bring(buffer()))
             return begin(buffers[0], buffers)
 
+        works = self._queue(start, after)
+        return Pending(works, lambda: join(buffers), self._land)
+
+    def _queue(self, start: Callable[[], Works], after: After) -> Works | Future[Works]:
+        """Call `start` now, or on the thread, in the order of calls, after `after`."""
+        if after is None and (self._last is None or self._last.done()):
+            return start()
+
         def start_after() -> Works:
             if after is not None:
                 after()
             return start()
 
-        works: Works | Future[Works]
-        if after is None and (self._last is None or self._last.done()):
-            works = start()
-        else:  # on the thread, in the order of calls
-            works = self._last = self._thread.submit(start_after)
-        return Pending(works, lambda: self._result(join(buffers)), self._land)
-
-    def _ready(
-        self, buffer: Make, after: Callable[[], object] | None
-    ) -> tuple[Make, Callable[[], object] | None]:
-        """Return the function that makes the buffer, and the one to wait for first."""
-        return buffer, after
+        self._last = self._thread.submit(start_after)
+        return self._last
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return put(buffer, self._device.where)
-
-    def _result(self, result: Tensor) -> Tensor:
-        return result
 
     def finish(self, works: Works) -> None:
         """Wait for works of gloo, of this group or another of these processes."""
@@ -200,25 +208,55 @@ class Native(DeviceGroup):
 
 
 class Staged(DeviceGroup):
-    """Collectives of gloo on buffers of a GPU, copied through the host's memory."""
+    """Collectives of gloo on buffers of a GPU, copied through the host's memory.
 
-    def _ready(
-        self, buffer: Make, after: Callable[[], object] | None
-    ) -> tuple[Make, Callable[[], object] | None]:
+    A sum's buffer is copied in chunks of `CHUNK` bytes. The all-reduce of a chunk starts when its
+    copy has ended, and its result is copied back when that has ended, beside the other chunks. gloo
+    adds an entry over the ranks in an order that depends on its place in the chunk: so sums equal
+    those of a whole buffer to the last bit for two ranks, and to rounding for more.
+    """
+
+    def total(self, buffer: Make, after: After = None) -> Pending:
+        """Start the sum over all ranks of `buffer()`, in chunks."""
+        chunks, total = list[Tensor](), list[Tensor]()
+
+        def copies() -> list[Make]:
+            whole = buffer()
+            return [fetch(part) for part in whole.tensor_split(-(-whole.nbytes // CHUNK) or 1)]
+
+        coming = [] if after else copies()
+
+        def start() -> Works:
+            works = []
+            for chunk in coming or copies():
+                chunks.append(chunk())
+                works.append(self._group.allreduce([chunks[-1]]))
+            return works
+
+        def land(works: Works) -> None:
+            total.append(chunks[0].new_empty(sum(map(len, chunks)), device=self._device.where))
+            parts = total[0].tensor_split(len(chunks))
+            for work, chunk, part in zip(works, chunks, parts, strict=True):
+                self.finish([work])
+                part.copy_(chunk, non_blocking=True)
+
+        return Pending(self._queue(start, after or (lambda: None)), lambda: total[0], land)
+
+    def _start(
+        self,
+        buffer: Make,
+        after: After,
+        begin: Callable[[Tensor, list[Tensor]], Works],
+        join: Join = first,
+    ) -> Pending:
         """Begin to copy the buffer to the host, unless it must wait for another result."""
-        if after is not None:
-            return buffer, after
-        made = buffer()
-        if made.device.type == "cpu":
-            return lambda: made, None
-        arrived = fetch(made)
-        return arrived, arrived
+        if after is None:
+            buffer = after = fetch(buffer())
+        where = self._device.where
+        return super()._start(buffer, after, begin, lambda buffers: put(join(buffers), where))
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return host(buffer)
-
-    def _result(self, result: Tensor) -> Tensor:
-        return put(result, self._device.where)
 
 
 def tell(
