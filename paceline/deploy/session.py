@@ -263,7 +263,7 @@ class Session:
         for key in settings:
             if key not in now:
                 raise InputError(f"{key}: {name} has no {key} that can change")
-        plan = self._planned(now | settings)
+        plan = self._read(self.plan.table | now | settings)
         if codec_kind(plan.settings) != codec_kind(now):
             raise InputError("codec: only its level may change")
         self._settings = now | settings
@@ -277,18 +277,14 @@ class Session:
             self._start()
             self._resume(state)
 
-    def _planned(self, settings: dict[str, Any]) -> plans.Plan:
-        """Return the plan with new settings."""
-        return self._read(self.plan.table | settings, {})
-
-    def _read(self, plan: plans.Source, parameters: Mapping[str, Any]) -> plans.Plan:
+    def _read(self, plan: plans.Source, parameters: Mapping[str, Any] = {}) -> plans.Plan:
         workers, islands = self.place.workers, len(self.place.members) > 1
         return plans.read(plan, parameters, workers, self._live.dimension, islands=islands)
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers that every process passes to this call, by rank."""
         with self._telling(), self._node.waiting():
-            shared: list[list[float]] = self._transport.tell(numbers).wait().tolist()
+            shared: list[list[float]] = self._transport.collectives.tell(numbers).wait().tolist()
         return shared
 
     @contextmanager
@@ -310,7 +306,9 @@ class Session:
         copies, at = [buffer.clone() for buffer in buffers], live.now()
         with torch.no_grad():
             with self._telling(), self._node.waiting():
-                x, *means = self._transport.mean((at, *copies))
+                handle = self._transport.collectives.mean((at, *copies), 0)
+                self._transport.collectives.settle(handle)
+            x, *means = handle.result
             for buffer, mean in zip(buffers, means, strict=True):
                 buffer.copy_(mean)
         live.go_to(x)
@@ -357,7 +355,7 @@ class Session:
         if choice not in (None, "state", "plan"):
             raise InputError(f"settings = {choice!r}: unknown; write state or plan")
         self._demand_kin(state)
-        theirs = self._read(state["plan"], {})
+        theirs = self._read(state["plan"])
         mine, differing = self.plan, theirs.differing(self.plan)
         fixed = [key for key in differing if key not in self._settings]
         if codec_kind(theirs.settings) != codec_kind(self._settings):
@@ -375,7 +373,7 @@ class Session:
         if choice == "plan":
             state = {**state, "settings": mine.settings, "period": None}
         self._settings |= state["settings"]
-        plan = self._planned(self._settings)
+        plan = self._read(self.plan.table | self._settings)
         self._parameters |= {key: plan.parameters[key] for key in self._fresh}
         if self._begun:
             self._close()

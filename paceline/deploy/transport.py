@@ -22,7 +22,7 @@ from paceline.validate.training.collectives import Collectives
 from paceline.validate.training.emulated_network import Accounting, RealNetwork
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
-from paceline.validate.training.transport import DeviceGroup, Pending, tell
+from paceline.validate.training.transport import DeviceGroup, tell
 
 LEAVING = 5.0  # seconds that a process which ends without close() has for its peers
 
@@ -112,25 +112,19 @@ class Transport(Connections):
         meter = TensorMeter(start.nbytes, start.numel())
         start = start.new_zeros(1).expand(len(start))
         super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), clock), timeout)
-        shared = start.device.type == "cuda" and self.workers > 1
-        native = shared and "nccl" in str(dist.get_backend())
         self.step, self.failed, self._meetings = 0, False, 0
-        self.open_team(self.workers, native)
+        self.open_team(self.workers, self._native(start.device))
         self.team.look = self.look
         self._meeting = self._kept(self._gloo("meetings", self.workers, timeout))
         if gossips:
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
             atexit.register(self._end_listeners)
 
-    def mean(self, value: Any) -> Any:
-        """Average a vector over all ranks, and wait."""
-        handle = self.collectives.mean(value, 0)
-        self.collectives.settle(handle)
-        return handle.result
-
-    def tell(self, numbers: Sequence[float]) -> Pending:
-        """Start sending numbers to all ranks; the result has one row per rank."""
-        return tell(self.flags, numbers, self.team.finish)
+    def _native(self, where: torch.device) -> bool:
+        """Return whether NCCL averages: the user's backend for GPUs, and each worker has one."""
+        if where.type == "cpu" or self.workers == 1 or "nccl" not in _torch.get_backend_config():
+            return False
+        return rendezvous.share_devices(self.store, self.rank, where, self.workers)[1]
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Send rank 0's values to all ranks."""

@@ -21,7 +21,7 @@ from paceline.simulator.objectives import softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
 
 from ..host import device as devices
-from ..host import machine, namespaces
+from ..host import namespaces
 from ..torch_objective import data
 from ..training import clock, rendezvous, task
 from ..training.task import Job, Place
@@ -114,19 +114,13 @@ def work(job: Job) -> Any:
 
 
 def _place(job: Job, rank: int, store: Any) -> Place:
-    """Return this rank's place, with its device.
-
-    Devices are compared by identity, because every rank may number its GPU as the first.
-    """
+    """Return this rank's place, with its device."""
     device = devices.place(int(os.environ.get("LOCAL_RANK", rank)), job.device)
     device.use()
     if device.where.type == "cpu":
         return Place(rank, store, device.where)
-    seat = f"{machine.boot_id()} {device.identity()}"
-    store.set(f"seat {rank}", seat)
     workers = job.scenario.cluster.workers
-    seats = [store.get(f"seat {index}") for index in range(workers)]
-    native = device.native and len(set(seats)) == workers
+    seat, native = rendezvous.share_devices(store, rank, device.where, workers)
     return Place(rank, store, device.where, native, seat)
 
 

@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from paceline.simulator.errors import RunError
 from paceline.simulator.inputs.paths import leaves
 
 from ..host import device as devices
+from ..host import machine
 from . import transport
 from .collectives import Collectives
 from .emulated_network import Accounting
@@ -92,6 +94,19 @@ def wait_for(store: Any, name: str) -> None:
 def announce(store: Any, name: str) -> None:
     """Let processes that call `wait_for(store, name)` continue."""
     store.set(name, "")
+
+
+def share_devices(store: Any, rank: int, where: torch.device, workers: int) -> tuple[str, bool]:
+    """Return the identity of this rank's device, and whether each worker has one of its own.
+
+    Devices are compared by identity, because every rank may number its GPU as the first. The second
+    value is False if the device has no library of collectives.
+    """
+    device = devices.of(where)
+    seat = f"{machine.boot_id()} {device.identity()}"
+    store.set(f"seat {rank}", seat)
+    seats = {store.get(f"seat {worker}") for worker in range(workers)}
+    return seat, device.native and len(seats) == workers
 
 
 def hand_in(store: Any, rank: int, folder: Path) -> None:
