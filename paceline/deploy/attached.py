@@ -20,6 +20,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.errors import ProgramError, RunError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
+from paceline.validate.host.device import fetch
 from paceline.validate.training.collectives import RealCollective
 from paceline.validate.training.node import TensorNode
 from paceline.validate.training.transport import GLANCE
@@ -38,6 +39,19 @@ class Gradient:
 
 
 GRADIENT = Gradient()
+
+
+class LateLoss:
+    """A loss on its way from a GPU: whoever reads its number waits for it."""
+
+    def __init__(self, loss: Tensor) -> None:
+        self._arrived = fetch(loss)
+
+    def __float__(self) -> float:
+        return float(self._arrived())
+
+    def __radd__(self, other: float) -> float:
+        return other + float(self)
 
 
 class Period:
@@ -121,12 +135,13 @@ class AttachedNode(TensorNode):
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
-    async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """Return the loss from the loop, and its gradient."""
+    async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
+        """Return the loss from the loop, a `LateLoss` if it is on a GPU, and its gradient."""
         gradient = await (self._compute(x) if self.unread else self.gradient(x))
         if self.loss is None:
             raise ProgramError("the program needs the loss: call session.step(loss)")
-        return float(self.loss), gradient
+        late = isinstance(self.loss, Tensor) and self.loss.device.type != "cpu"
+        return (LateLoss if late else float)(self.loss), gradient
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Let the loop compute a gradient; return its pieces, which serve as handles."""

@@ -45,6 +45,8 @@ class Freezer(NamedTuple):
             return {KIND: "generator", "is": same.index(True)}
         if isinstance(value, np.ndarray | np.generic):
             return {KIND: "array", "is": value.tolist(), "of": str(value.dtype)}
+        if kind == "LateLoss":
+            return float(value)
         if kind in RECORDS:
             names = getattr(value, "_fields", None) or [field.name for field in fields(value)]
             return {KIND: kind, "is": [self.freeze(getattr(value, name)) for name in names]}

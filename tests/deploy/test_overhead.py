@@ -1,10 +1,13 @@
 """A local step costs next to nothing; a session holds what its program needs."""
 
+import itertools
 import re
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,6 +19,10 @@ from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
+from paceline.deploy import session as sessions
+from paceline.deploy import transport as links
+from paceline.validate.host import device as devices
+from paceline.validate.training import transport
 from tests.helpers import late
 from tests.helpers.cases import looped
 
@@ -33,6 +40,8 @@ PLANS = {  # those with a period end a round at each step
     "cocod-sgd": {"tau": 1}, "overlap-local-sgd": {"tau": 1}, "easgd": {"tau": 1}, "d-psgd": {},
     "d2": {}, "dts": {"delay": 2}, "hpsgd": {},
 }  # fmt: skip
+UNTIMED = {"d-psgd", "d2", "hpsgd"}  # messages, and means that depend on arrivals
+CASES = PLANS | {"streaming-diloco": {"tau": 4}, "adacomm": {"tau0": 3}}
 
 
 class Vectors(TorchDispatchMode):
@@ -173,22 +182,69 @@ def test_a_local_step_launches_next_to_nothing(plan, most):
     assert more.total() - sum(more[f"aten::{name}"] for name in views) <= 50
 
 
-@looped("plan", [{"name": "local-sgd", "tau": 9}, {"name": "diloco", "tau": 9}])
-def test_a_local_step_waits_for_no_device(plan, monkeypatch):
-    """On a device whose work is done only when a host waits for it, as is a rate's there."""
+def on_two_ranks(name, move, monkeypatch):
+    """Return rank 0's parameters, and after each of 12 steps its waits, reads and means so far.
+
+    `move`: brings tensors to their device.
+    """
+    store, waits, wait = torch.distributed.HashStore(), Counter(), late.Event.synchronize
+    plan = {"name": name, **{key: n + 2 if key == "tau" else n for key, n in CASES[name].items()}}
+
+    def synchronize(event):
+        waits[threading.current_thread()] += 1
+        wait(event)
 
     def train(rank):
-        net = nn.ParameterList(nn.Parameter(late.Late(torch.ones(4, 4))) for _ in range(3))
-        optimizer = Still(net.parameters(), 0.1)
+        net = nn.ParameterList(nn.Parameter(move(torch.ones(4, 4))) for _ in range(3))
+        optimizer, counts = SGD(net.parameters(), 0.1, MOMENTUM.get(name, 0.0)), []
+        draw, me = torch.Generator().manual_seed(rank), threading.current_thread()
         with paceline.deploy(net, optimizer, plan) as session:
-            for group in optimizer.param_groups:
-                group["lr"] = late.Late(torch.tensor(0.1))
-            for parameter in net:
-                parameter.grad = late.Late(torch.ones(4, 4))
+            for _ in range(13):
+                means = session._transport.collectives.settled
+                counts.append((waits[me], len(late.home().spins), means))
+                for parameter in net:
+                    parameter.grad = move(torch.randn(4, 4, generator=draw))
+                session.step(move(torch.rand((), generator=draw)))
+            return devices.host(session._live.now()).clone(), counts
+
+    def place(mesh):
+        return links.Place(store, late.LOCAL.rank, 2, late.LOCAL.rank, 2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(late.Event, "synchronize", synchronize)
+        patch.setattr(sessions, "place", place)
+        patch.setattr(links, "_numbers", itertools.repeat(0))
+        return late.ranks(2, train)[0]
+
+
+@looped("name", sorted({*CASES} - UNTIMED))
+@looped("native", [False, True])
+def test_a_session_waits_for_its_device_at_means_alone(name, native, monkeypatch):
+    """Once at a mean's numbers, and for NCCL's end; the parameters are those of a CPU."""
+    monkeypatch.setattr(transport, "CHUNK", 32)
+    monkeypatch.setenv("PACELINE_STORE", "here")
+    with late.device(monkeypatch):
+        expected, _ = on_two_ranks(name, torch.Tensor.clone, monkeypatch)
+        monkeypatch.setattr(links.Transport, "_native", lambda self, where: native)
+        actual, counts = on_two_ranks(name, late.Late, monkeypatch)
+    assert torch.equal(actual, expected)
+    waits, reads, means = np.diff(counts, axis=0).T
+    losses = 5 * (name == "adacomm") * (means > 0)  # of which the round's mean is made
+    assert (waits == means * (1 + native) + losses).all()
+    assert not reads.any()
+    assert means.sum() > 2
+
+
+def test_a_rate_on_a_device_is_noted_without_a_wait(monkeypatch):
+    def train(rank):
+        net = nn.ParameterList([nn.Parameter(late.Late(torch.ones(4)))])
+        optimizer = Still(net.parameters(), 0.1)
+        with paceline.deploy(net, optimizer, {"name": "diloco", "tau": 9}) as session:
+            optimizer.param_groups[0]["lr"] = late.Late(torch.tensor(0.1))
+            net[0].grad = late.Late(torch.ones(4))
             for _ in range(6):
-                begun = len(late.home().spins)
                 session.step(late.Late(torch.tensor(1.0)))
-                assert late.home().spins[begun:] == []
+            assert not late.home().spins
             assert session.state_dict()["rates"] == [6, [1], [pytest.approx(0.1)]]
 
     with late.device(monkeypatch):

@@ -199,6 +199,10 @@ class Late(torch.Tensor):
     def data_ptr(self) -> int:
         return self.raw.data_ptr()
 
+    def as_subclass(self, cls: Any) -> Any:
+        both = Late if cls is torch.Tensor else type("Both", (cls, Late), {})
+        return both(self.raw, self.owner)
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -500,6 +504,7 @@ def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def one(rank: int) -> None:
         try:
             Home().start()
+            LOCAL.rank = rank
             actual[rank] = work(rank)
         except BaseException as error:
             actual[rank] = error
