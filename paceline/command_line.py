@@ -672,13 +672,14 @@ def _watch(
     """
     from .deploy.watch import watch
     from .growing_log import follow as reports
+    from .simulator.results.statistics import jsonable
 
     if seconds is not None and not follow:
         raise InputError("watch --for: without --follow nothing is waited for; write both")
     columns = dict(text.partition("=")[::2] for text in column)
     watcher, until = watch(plan, label=label, logs=False), inf if seconds is None else seconds
     for report in reports(watcher, log, columns, until if follow else 0.0, waiting=_note):
-        typer.echo(json.dumps(report.json()) if as_json else visible(report.sentence))
+        typer.echo(json.dumps(jsonable(vars(report))) if as_json else visible(report.sentence))
         sys.stdout.flush()
 
 

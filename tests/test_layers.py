@@ -43,7 +43,7 @@ MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcome
 
 
 LINES = """
-    paceline/*.py              1180   19 commands with their options, and what --explain adds
+    paceline/*.py              1135   19 commands with their options, and what --explain adds
     paceline/deploy            3590   sessions with islands of processes, steering, watching
     simulator/*.py              540   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           760   membership and failures as laws and traces
@@ -58,7 +58,7 @@ LINES = """
     simulator/results          5260   intervals from published residuals, models of error, verdict
     simulator/scenario         2860   every key with its description; kinds of hardware by name
     simulator/studies          7330   search and sweep by time at equal loss, fit, papers, real data
-    validate                  12155   real training, all rehearsed before; logs, calibration, matrix
+    validate                  12200   real training, all rehearsed before; logs, calibration, matrix
     docs                        660   what generates pages
     tests                     38590   random scenarios, sessions, published rows, and tests/lab
 """

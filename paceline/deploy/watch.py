@@ -12,7 +12,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Self
@@ -22,7 +22,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
-from paceline.simulator.results.statistics import crossing, human, jsonable, number
+from paceline.simulator.results.statistics import crossing, human, number
 
 from .steering.inputs import FEW, MEMORY, Drift
 
@@ -55,10 +55,6 @@ class Report:
     means: float | None = None
     seconds: Amount | None = None
     cost: Amount | None = None
-
-    def json(self) -> dict[str, Any]:
-        """Return the document of `paceline watch --json`."""
-        return dict(jsonable(asdict(self)))
 
 
 @dataclass(frozen=True)

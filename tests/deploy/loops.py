@@ -157,26 +157,23 @@ def scaled(rank):
     return results
 
 
+def refused(model, **options):
+    """Return the refusal of a model."""
+    try:
+        paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", **options)
+    except InputError as error:
+        return str(error)
+
+
 def unlike(rank):
-    """Return what is said of plans, and of models, that differ between the ranks."""
+    """Return the refusals of plans and models that differ between ranks, and of a sharded model."""
     messages = []
     for tau, width, frozen in ((2 + rank, 4, 0), (2, 4 + rank, 0), (2, 4, rank)):
         model = nn.Sequential(nn.Linear(width, 4), nn.Linear(4, 4), nn.Linear(4, 4))
         model[frozen + 1].requires_grad_(False)
-        try:
-            paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=tau)
-        except InputError as error:
-            messages.append(str(error))
-    return messages
-
-
-def sharded(rank):
-    """Return what is said of a model whose parameters FSDP has sharded."""
-    model = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,)))
-    try:
-        paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=2)
-    except InputError as error:
-        return str(error)
+        messages.append(refused(model, tau=tau))
+    sharded = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,)))
+    return [*messages, refused(sharded, tau=2)]
 
 
 ISLANDS = {
@@ -234,9 +231,8 @@ def islands(rank, lesson, folder, inside):
             loop.go(range(KILLED - 10))
             if inside == "fsdp" and label in RESUMED:
                 saved = folder / f"{label} {island}", folder / f"{label} of rank {rank}"
-                checkpoint.save(
-                    parts(loop), checkpoint_id=saved[0], process_group=mesh.get_group("inner")
-                )
+                inner = mesh.get_group("inner")
+                checkpoint.save(parts(loop), checkpoint_id=saved[0], process_group=inner)
                 torch.save(loop.session.state_dict(), saved[1])
             loop.go(range(KILLED - 10, KILLED - 2))
             with loop.session.averaged():
@@ -246,15 +242,10 @@ def islands(rank, lesson, folder, inside):
             again = Islands(label, batches, mesh, inside)
             with again.session:
                 state = parts(again)
-                checkpoint.load(
-                    state, checkpoint_id=saved[0], process_group=mesh.get_group("inner")
-                )
-                set_state_dict(
-                    again.net,
-                    again.optimizer,
-                    model_state_dict=state["model"],
-                    optim_state_dict=state["optimizer"],
-                )
+                checkpoint.load(state, checkpoint_id=saved[0], process_group=inner)
+                both = state["model"], state["optimizer"]
+                keys = "model_state_dict", "optim_state_dict"
+                set_state_dict(again.net, again.optimizer, **dict(zip(keys, both, strict=True)))
                 again.session.load_state_dict(torch.load(saved[1]))
                 again.go(range(KILLED - 10, KILLED - 2))
                 results[label, "resumed"] = again.whole
@@ -274,9 +265,8 @@ def lost(rank):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "inner"))
     net = fully_shard(nn.Linear(4, 4), mesh=mesh["inner"])
     try:
-        with paceline.deploy(
-            net, SGD(net.parameters(), LR), "local-sgd", mesh=mesh, tau=2
-        ) as session:
+        optimizer = SGD(net.parameters(), LR)
+        with paceline.deploy(net, optimizer, "local-sgd", mesh=mesh, tau=2) as session:
             for step in range(2):
                 net(torch.ones(1, 4)).sum().backward()
                 if (rank, step) == (3, 1):
@@ -289,18 +279,9 @@ def lost(rank):
 def misjoined(rank):
     """Return the refusals of models that do not fit a mesh."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "inner"))
-    models = [
-        fully_shard(nn.Linear(4, 4)),
-        DistributedDataParallel(nn.Linear(4, 4)),
-        nn.Linear(4, 4),
-    ]
-    messages = []
-    for model, given in [*((model, mesh) for model in models), (models[2], mesh["inner"])]:
-        try:
-            paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", mesh=given, tau=2)
-        except InputError as error:
-            messages.append(str(error))
-    return messages
+    wrapped = fully_shard(nn.Linear(4, 4)), DistributedDataParallel(nn.Linear(4, 4))
+    cases = *((model, mesh) for model in (*wrapped, nn.Linear(4, 4))), (wrapped[0], mesh["inner"])
+    return [refused(model, mesh=given, tau=2) for model, given in cases]
 
 
 def averager(start, batches, tau):
@@ -325,9 +306,8 @@ def wrapped(start, batches):
     for given in (True, False):
         loop = Loop(start, "plain", batches)
         model = DistributedDataParallel(loop.net)
-        with paceline.deploy(
-            model if given else loop.net, loop.optimizer, "local-sgd", tau=4
-        ) as session:
+        net = model if given else loop.net
+        with paceline.deploy(net, loop.optimizer, "local-sgd", tau=4) as session:
             loop.take(session.step, range(len(batches)), model)
         results.append(loop.parameters)
     loop.take(lambda loss: loop.optimizer.step(), range(8), model)
@@ -355,13 +335,9 @@ def buckets(start, batches):
         with paceline.deploy(model, loop.optimizer, table("ssgd-bucketed")) as session:
             loop.take(session.step, range(len(batches)), model)
         results.append(loop.parameters)
-        loop.take(partial(without_loss, loop.optimizer), range(8), model)
+        loop.take(lambda loss, own=loop.optimizer: own.step(), range(8), model)
         results.append(loop.parameters)
     return results
-
-
-def without_loss(optimizer, loss):
-    optimizer.step()
 
 
 def together(work, size, folder, *arguments):

@@ -97,14 +97,9 @@ def test_a_loop_trains_what_a_real_run_trains(world, label):
 
 
 @pytest.mark.long
-def test_local_sgd_is_torchs_to_the_last_bit(world):
+def test_two_programs_are_torchs_to_the_last_bit(world):
     for record in world[1]:
         assert torch.equal(record["plain"], record["averager"])
-
-
-@pytest.mark.long
-def test_synchronous_sgd_is_torchs_to_the_last_bit(world):
-    for record in world[1]:
         assert torch.equal(record["attached"]["ssgd"], record["parallel"])
 
 
@@ -112,7 +107,7 @@ def test_synchronous_sgd_is_torchs_to_the_last_bit(world):
 def test_three_train_as_torchs_do(tmp_path):
     """Also where DistributedDataParallel is in the loop: it averages only once the session ends."""
     draw = torch.Generator().manual_seed(1)
-    start = torch.nn.utils.parameters_to_vector(loops.network().parameters()).detach()
+    start = parameters_to_vector(loops.network().parameters()).detach()
     inputs = torch.rand(3, 60, 8, 20, generator=draw, dtype=torch.float64)
     labels = torch.randint(10, (3, 60, 8), generator=draw)
     torch.save((start, inputs, labels), tmp_path / "lesson")
@@ -171,15 +166,8 @@ def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
 
 
 @pytest.mark.long
-def test_ranks_with_other_plans_or_models_are_refused(tmp_path):
-    for message in loops.together(loops.unlike, 2, tmp_path):
-        assert message == [
-            "plan: rank 1 has another plan than rank 0",
-            *["model: rank 1 has another model than rank 0"] * 2,
-        ]
-
-
-@pytest.mark.long
-def test_a_sharded_model_is_refused_with_the_reason(tmp_path):
-    for message in loops.together(loops.sharded, 2, tmp_path):
-        assert "sharded (FSDP, DTensor)" in message
+def test_other_plans_or_models_and_sharded_ones_are_refused(tmp_path):
+    for plan, *models, sharded in loops.together(loops.unlike, 2, tmp_path):
+        assert plan == "plan: rank 1 has another plan than rank 0"
+        assert models == ["model: rank 1 has another model than rank 0"] * 2
+        assert "sharded (FSDP, DTensor)" in sharded

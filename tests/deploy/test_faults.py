@@ -48,53 +48,26 @@ class World:
         return max(abs(one - other) for one, other in zip(*rows, strict=True))
 
 
-def double(world):
-    world.net.double()
+def another_group(net, optimizer):
+    net[0].weight.requires_grad_(True)
+    optimizer.add_param_group({"params": [net[0].weight]})
 
 
-def other_data(world):
-    world.net[3].weight.data = world.net[3].weight.data.clone()
-
-
-def other_parameter(world):
-    world.net[3].weight = nn.Parameter(torch.zeros(2, 6))
-
-
-def other_module(world):
-    world.net[3] = nn.Linear(6, 2)
-
-
-def joined(world):
-    world.net.append(nn.Linear(2, 2))
-
-
-def unfrozen(world):
-    world.net[0].weight.requires_grad_(True)
-
-
-def another_group(world):
-    unfrozen(world)
-    world.optimizer.add_param_group({"params": [world.net[0].weight]})
-
-
-DETACHED = {
-    double: "1.weight", other_data: "3.weight", other_parameter: "3.weight",
-    other_module: "3.weight", joined: "4.weight", unfrozen: FIRST, another_group: FIRST,
-}  # fmt: skip
+DETACHED = {  # a change of the model, and the parameter that is named
+    "double": (lambda net, _: net.double(), "1.weight"),
+    "data": (lambda net, _: setattr(net[3].weight, "data", net[3].weight.clone()), "3.weight"),
+    "other": (lambda net, _: setattr(net[3], "weight", nn.Parameter(net[3].weight)), "3.weight"),
+    "module": (lambda net, _: net.__setitem__(3, nn.Linear(6, 2)), "3.weight"),
+    "joined": (lambda net, _: net.append(nn.Linear(2, 2)), "4.weight"),
+    "unfrozen": (lambda net, _: net[0].weight.requires_grad_(True), FIRST),
+    "group": (another_group, FIRST),
+}
 
 
 PLANS = (
     {"name": "local-sgd", "tau": 4}, {"name": "dts", "delay": 3}, {"name": "d-psgd"},
     {"name": "hpsgd"},
 )  # fmt: skip
-
-
-def close(world):
-    world.session.close()
-
-
-def average(world):
-    world.apart()
 
 
 def caught(act, *arguments):
@@ -108,13 +81,13 @@ def caught(act, *arguments):
 def detached(rank):
     """Return what is said of each change of the model: of all ranks', then of the second's."""
     results = {}
-    for change in DETACHED:
+    for name, (change, _) in DETACHED.items():
         for everywhere in (True, False):
-            world = World(rank, extra=[FIRST] if change is unfrozen else ())
+            world = World(rank, extra=[FIRST] if name == "unfrozen" else ())
             world.train(5)
             if everywhere or rank:
-                change(world)
-            results[change.__name__, everywhere] = caught(world.train, 9)
+                change(world.net, world.optimizer)
+            results[name, everywhere] = caught(world.train, 9)
             world.session.close()
     world = World(rank)
     world.train(2)
@@ -128,15 +101,15 @@ def detached(rank):
 def uneven(rank):
     """Return what is said where one rank takes more steps, by the end, the program and the rank."""
     results = {}
-    cases = product((close, average), PLANS, (1, 7))  # without a mean between, and with one
+    cases = product(("close", "average"), PLANS, (1, 7))  # without a mean between, and with one
     for number, (end, plan, more) in enumerate(cases):
         world, late = World(rank, plan), number % 3 % 2
 
         def act(world=world, steps=9 + more * (rank == late), end=end):
             world.train(steps)
-            end(world)
+            world.session.close() if end == "close" else world.apart()
 
-        results[end.__name__, plan["name"], more, late] = caught(act)
+        results[end, plan["name"], more, late] = caught(act)
         world.session.close()
     return results
 
@@ -144,12 +117,11 @@ def uneven(rank):
 @pytest.mark.long
 def test_what_is_detached_from_the_means_is_named_on_every_rank(tmp_path):
     actual = loops.together(detached, 2, tmp_path)
-    names = {change.__name__: name for change, name in DETACHED.items()}
     for rank, outcomes in enumerate(actual):
         assert (outcomes.pop("frozen"), outcomes.pop("teacher")) == (0.0, 0.0)
         for (change, everywhere), (kind, message) in outcomes.items():
             assert kind == ("InputError" if everywhere or rank else "RunError"), change
-            assert f"model: {names[change]} " in message, (change, everywhere)
+            assert f"model: {DETACHED[change][1]} " in message, (change, everywhere)
 
 
 @pytest.mark.long

@@ -98,10 +98,10 @@ def test_alone_it_is_the_users_own_loop():
             assert all(torch.equal(*pair) for pairs in stored for pair in pairs), case
 
 
-def two_nets(sparse):
+def two_nets(sparse, kind=torch.float32):
     """Return two equal networks, the second without sparse gradients, and their optimizers."""
     torch.manual_seed(1)
-    nets = [Net(sparse)]
+    nets = [Net(sparse).to(kind)]
     nets.append(copy.deepcopy(nets[0]))
     nets[1].words.sparse = False
     return nets, [SGD(net.parameters(), 0.1, momentum=0.9) for net in nets]
@@ -122,10 +122,7 @@ def filled(net, optimizer):
 def test_every_type_of_numbers_is_averaged():
     x = torch.arange(4)
     for plan, kind in product(PLANS, (torch.float16, torch.bfloat16, torch.float64)):
-        torch.manual_seed(1)
-        nets = [Net(False).to(kind)]
-        nets.append(copy.deepcopy(nets[0]))
-        attached, plain = (SGD(net.parameters(), 0.1) for net in nets)
+        nets, (attached, plain) = two_nets(False, kind)
         with paceline.deploy(nets[0], attached, plan) as session:
             for net, step in zip(nets, (session.step, filled(nets[1], plain)), strict=True):
                 for _ in range(STEPS):

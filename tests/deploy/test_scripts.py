@@ -14,12 +14,8 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 SCRIPTS = dict(re.findall(r'```python title="(\S+)"\n(.*?)```', PAGE.read_text("utf-8"), re.S))
-NEEDS = {
-    "train.py": "torch",
-    "islands.py": "torch",
-    "accelerated.py": "accelerate",
-    "lit.py": "lightning",
-}
+NEEDS = {"train.py": "torch", "islands.py": "torch"}
+NEEDS |= {"accelerated.py": "accelerate", "lit.py": "lightning"}
 
 
 @pytest.mark.long

@@ -126,31 +126,6 @@ def test_a_loss_is_read_a_window_later(monkeypatch):
     assert watched.taken == 200  # a block that fails does not count
 
 
-WORLD = """
-[model]
-parameters = 650
-[objective]
-kind = "softmax"
-data = "digits"
-batch = 8
-[optimizer]
-lr = 0.5
-[cluster]
-workers = 2
-compute = { dist = "gamma", mean = "100 ms", shape = 20.0 }
-[network]
-latency = "1 ms"
-[cost]
-node_hour = 3.6
-[run]
-steps = 400
-seeds = 2
-[[algorithm]]
-name = "local-sgd"
-tau = 4
-[[algorithm]]
-name = "ssgd"
-"""
 FORMATS = {
     "nanogpt.log": "iter {step}: loss {loss:.4f}, time {ms:.2f}ms, mfu 1.00%",
     "megatron.log": " iteration {step:8d}/ 400 | elapsed time per iteration (ms): {ms:.1f} | "
@@ -177,8 +152,8 @@ def lines(name, scale=1.0):
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("watch")
-    (folder / "world.toml").write_text(WORLD)
-    assert run(["simulate", str(folder / "world.toml"), "-q", "-o", str(folder / "run")]) == 0
+    world = str(Path(__file__).with_name("watch.toml"))
+    assert run(["simulate", world, "-q", "-o", str(folder / "run")]) == 0
     return folder / "run"
 
 

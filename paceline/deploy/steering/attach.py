@@ -22,7 +22,7 @@ from paceline.simulator.studies.simulate import simulate
 from ..emit.emit import find
 from .inputs import Inputs
 from .outlook import Outlook, configured
-from .policies import Controller, Model, Prediction, Watch
+from .policies import Controller, Model, Watch
 from .telemetry import Settings, StepRecord, Telemetry, numbers, settings
 
 POWERS = [2**n for n in range(10)]  # powers of two to try around the pick's number
@@ -71,8 +71,8 @@ def controller(
     chosen = Model(inputs, Outlook(scenario, algorithm, candidates(algorithm, first), steps))
     family = catalogue()[algorithm.name].family
     losses = loss_interval(scenario, algorithm, runs)
-    prediction = Prediction(family, algorithm.parameters | first, forecast.step_time, losses)
-    return Controller(first, chosen, Watch(prediction, inputs), steers=policy != "fixed")
+    watch = Watch(family, algorithm.parameters | first, forecast.step_time, losses, inputs)
+    return Controller(first, chosen, watch, steers=policy != "fixed")
 
 
 class Forecast(NamedTuple):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.results.statistics import human, number
@@ -114,28 +114,22 @@ class Model:
         return Decision(record.step, record.clock, was, now, tuple(reasons), gain, ends)
 
 
-class Prediction(NamedTuple):
-    """The prediction for a pick: the program `family` with its `settings`.
+@dataclass
+class Watch:
+    """A watch that reports once when step time or loss leave the prediction.
 
-    `step_time`: 90 % interval of its seconds per step; `loss`: that of the loss after a number of
-    steps.
+    It names the causes, and the best settings. `step_time`: the predicted 90 % interval of seconds
+    per step, by the program `family` with its `settings`; `loss`: that of the loss after a number
+    of steps. The current step time follows from `inputs`, which the policy updates.
     """
 
     family: str
     settings: Settings
     step_time: Pair
     loss: Callable[[int], Pair]
+    inputs: Inputs
 
-
-class Watch:
-    """A watch that reports once when step time or loss leave the prediction.
-
-    It names the causes, and the best settings. The pick's current step time follows from `inputs`,
-    which the policy updates.
-    """
-
-    def __init__(self, prediction: Prediction, inputs: Inputs) -> None:
-        self.prediction, self._inputs = prediction, inputs
+    def __post_init__(self) -> None:
         self._losses, self._rounds, self._reported = Drift(), 0, set[str]()
 
     def __call__(
@@ -151,7 +145,7 @@ class Watch:
 
     def _slow(self, record: Telemetry) -> str:
         """Return a message if the step time has left its interval; "" if perhaps by chance."""
-        inputs, (family, settings, predicted, _) = self._inputs, self.prediction
+        inputs, settings, predicted = self.inputs, self.settings, self.step_time
         if self._rounds < ROUNDS or not inputs.observed or "time" in self._reported:
             return ""
         if not (causes := inputs.causes(period(settings))):
@@ -163,7 +157,7 @@ class Watch:
                 "compute": math.exp(errors * slowest.error),
                 "average": math.exp(errors * inputs.averages.error),
             }
-            return inputs.step_time(family, settings, record.bytes, **scale)
+            return inputs.step_time(self.family, settings, record.bytes, **scale)
 
         if step_time(-SURE) <= predicted[1] and step_time(SURE) >= predicted[0]:
             return ""
@@ -175,7 +169,7 @@ class Watch:
 
     def _off(self, record: Telemetry) -> str:
         """Return a message if the loss has left its band; "" if perhaps by chance."""
-        low, high = self.prediction.loss(record.step - record.steps)
+        low, high = self.loss(record.step - record.steps)
         if not (record.loss > 0 and 0 < low <= high < math.inf):
             return ""
         if not self._losses.add(record.loss, low, high):

@@ -13,7 +13,7 @@ from paceline.deploy.emit.emit import find
 from paceline.deploy.steering import inputs as inputs_module
 from paceline.deploy.steering.attach import EVERY, Steering, controller
 from paceline.deploy.steering.inputs import Inputs, Level
-from paceline.deploy.steering.policies import Controller, Decision, Prediction, Watch
+from paceline.deploy.steering.policies import Controller, Decision, Watch
 from paceline.deploy.steering.telemetry import Telemetry
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
@@ -74,8 +74,7 @@ def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
 
 def watch(step_time=(0.12, 0.14), loss=(0.9, 1.1)):
     inputs = Inputs(scenario(None, None, 193.1))
-    prediction = Prediction("blocking", {"tau": 8}, step_time, lambda step: loss)
-    one = Watch(prediction, inputs)
+    one = Watch("blocking", {"tau": 8}, step_time, lambda step: loss, inputs)
 
     def fed(record, best):
         inputs.add(record)
@@ -297,11 +296,11 @@ def test_a_label_has_its_own_settings_and_a_law_its_loss_at_every_step(tmp_path)
     for label, its in on_a_law(tmp_path / "run").items():
         steers = controller(tmp_path / "run", "fixed", 4, {"label": label})
         assert steers.settings == its
-        low, high = steers.watch.prediction.loss(100)
+        low, high = steers.watch.loss(100)
         pick = find(tmp_path / "run", label)
         law = expected(pick.scenario, pick.algorithm)
         assert low < float(law.parallel(100) * law.ratio(100)) < high < 7.5
-        assert 10.37 / 1.3 < steers.watch.prediction.loss(0)[0] < 10.37
+        assert 10.37 / 1.3 < steers.watch.loss(0)[0] < 10.37
     steers = controller(tmp_path / "run", parameters={"label": "b", "tau": 6})
     assert steers.settings == steers.policy.outlook.candidates[0] == {"tau": 6}
     steers.settings = {"tau": 5}
@@ -340,7 +339,7 @@ def test_the_pick_of_tune_makes_a_controller(tmp_path):
     ratios = {candidate["codec"]["ratio"] for candidate in tried}
     assert ratios == {0.1 * 2.0**n for n in range(-4, 3)}
     assert {candidate["tau"] for candidate in tried} >= {1, 2, 4, 8}
-    low, high = steers.watch.prediction.step_time
+    low, high = steers.watch.step_time
     assert 0.1 < low < high
 
 
