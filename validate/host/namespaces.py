@@ -54,9 +54,7 @@ class Links:
     program = "paceline.validate.host.relay"
 
     def __init__(self, paths: Mapping[tuple[int, int], Path], nodes: int) -> None:
-        self.paths = dict(paths)
-        self.nodes = nodes
-        self.socket = ""
+        self.paths, self.nodes, self.socket = dict(paths), nodes, ""
 
     def __enter__(self) -> "Links":
         folder = tempfile.mkdtemp(prefix="paceline-")
@@ -112,8 +110,7 @@ def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
         try:
             answer = relay.recv(4)
         except TimeoutError:
-            sentence = f"not all nodes joined within {timeout:g} s; see their logs"
-            raise TimeoutError(sentence) from None
+            raise TimeoutError(f"not all nodes joined in {timeout:g} s; see their logs") from None
         if not answer:
             raise ConnectionError(f"the relay refused node {rank} or has ended; see its last lines")
         _configure(INTERFACE, _SIOCSIFMTU, answer)
