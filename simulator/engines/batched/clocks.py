@@ -253,8 +253,9 @@ class Clocks:
             handle.ahead = network.ahead(joined, kind, payload, latency)
         if not self._payloads:
             transmission = transmission + network.settings.setup
-        idle = np.where(self._free == 0, np.inf, begins - self._free)
-        transmission = transmission + network.waking(kind, payload, idle, latency)
+        if network.pause < inf:
+            idle = np.where(self._free == 0, inf, begins - self._free)
+            transmission = transmission + network.waking(kind, payload, idle, latency)
         kind = network.way(kind, payload, None).key
         free: Any = begins + transmission
         done: Any = free + latency
