@@ -42,7 +42,8 @@ def main(names: Sequence[str]) -> int:
     """Measure, and return the exit status."""
     verdicts, page = [], [INTRODUCTION.format(machine=tables.machine("numpy", "simpy", "numba"))]
     for part in PARTS:
-        name, title, rows = part.__name__, (part.__doc__ or "").rstrip("."), []
+        name, rows = part.__name__, []
+        title = (part.__doc__ or "").removeprefix("Measure ").rstrip(".")
         for row in part():
             if chosen(name, row.what, names):
                 rows.append(row.measure())
@@ -50,7 +51,7 @@ def main(names: Sequence[str]) -> int:
         verdicts += [cells[-1] for cells in rows]
         if not names:
             link = tables.write(PAGE.with_name(f"benchmarks-{name}.csv"), HEAD, rows)
-            page.append(f"\n## {title}\n\n{link}\n")
+            page.append(f"\n## {title[0].upper()}{title[1:]}\n\n{link}\n")
     if not verdicts:
         print(f"no part or row is called {' or '.join(names)}", file=sys.stderr)
         return 2
