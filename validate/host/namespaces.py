@@ -110,7 +110,8 @@ def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
         try:
             answer = relay.recv(4)
         except TimeoutError:
-            raise TimeoutError(f"not all nodes joined in {timeout:g} s; see their logs") from None
+            sentence = f"not all nodes joined within {timeout:g} s; see their logs"
+            raise TimeoutError(sentence) from None
         if not answer:
             raise ConnectionError(f"the relay refused node {rank} or has ended; see its last lines")
         _configure(INTERFACE, _SIOCSIFMTU, answer)
