@@ -47,7 +47,7 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
     if isinstance(spec, Quadratic):
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):
-        return SoftmaxRegression(spec, workers, seed)
+        return SoftmaxRegression(spec, workers, seed, scenario.cluster.samples_of_workers)
     plugin = plugin_of(spec)
     return plugin.make(scenario, seed) if plugin else Nothing()
 

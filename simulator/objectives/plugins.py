@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InputError
 from ..results import store
-from ..scenario.tables import (
-    Bound,
-    LearningCurve,
-    NoObjective,
-    Quadratic,
-    Softmax,
-)
+from ..scenario.tables import Bound, LearningCurve, NoObjective, Quadratic, Softmax
 
 if TYPE_CHECKING:  # these packages import this module
     from ..scenario.scenario import Scenario

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ..distributions.random_streams import Purpose, generator
 from ..errors import InputError
 from ..programs.effects import Vector
-from ..scenario.tables import Dirichlet, Softmax
+from ..scenario.tables import Partition, Softmax
 from .objective import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -107,13 +108,14 @@ class SoftmaxRegression:
     rectified linear units they are weights (features + 1, hidden), then (hidden + 1, classes),
     initialised as in torch: uniform up to one over the root of a unit's inputs. With the partition
     "iid" all workers draw mini-batches, with replacement, from the whole training set; with
-    { dirichlet = a } a worker draws from its label-skewed share. With `epochs` the mini-batches are
-    those of `Epochs`. Weight decay is part of the gradient, not of the loss, as in PyTorch.
+    { dirichlet = a }, or `sizes` (samples of each worker), a worker draws from its share. With
+    `epochs` the mini-batches are those of `Epochs`. Weight decay is part of the gradient, not of
+    the loss, as in PyTorch.
     """
 
     notes: tuple[str, ...] = ()
 
-    def __init__(self, spec: Softmax, workers: int, seed: int) -> None:
+    def __init__(self, spec: Softmax, workers: int, seed: int, sizes: Sequence[int] = ()) -> None:
         self.data = load_data(spec.data)
         self.batch, self.seed, self._decay = spec.batch, seed, spec.weight_decay
         inputs, self._hidden = self.data.train_x.shape[1], spec.hidden
@@ -129,9 +131,8 @@ class SoftmaxRegression:
             self.start = uniform / np.sqrt(fan_in)
         self.start.flags.writeable = False
         samples = np.arange(len(self.data.train_y))
-        self.shares, shares = [samples] * workers, None
-        if spec.partition != "iid":
-            self.shares = shares = deal(self.data.train_y, workers, spec.partition, seed)
+        shares = deal(self.data.train_y, workers, spec.partition, seed, sizes)
+        self.shares = shares or [samples] * workers
         self.sizes = [*map(len, self.shares)]
         self.epochs = Epochs(len(samples), workers, seed, shares) if spec.epochs else None
 
@@ -231,25 +232,52 @@ class _SoftmaxSource:
         return self._objective.at(x, self.next_rows(), loss=False)[1]
 
 
-def deal(labels: np.ndarray, workers: int, how: Dirichlet, seed: int) -> list[np.ndarray]:
-    """Split every class over the workers by Dirichlet shares; each worker gets data.
+def deal(
+    labels: np.ndarray, workers: int, how: Partition, seed: int, sizes: Sequence[int] = ()
+) -> list[np.ndarray] | None:
+    """Return the indices of each worker's samples; None if all workers have the whole set.
 
-    Return the indices of each worker's samples. `seed`: of the run, used if `how` has none.
-    Raises InputError when there are fewer samples than workers.
+    Every class is split over the workers by Dirichlet shares, and each worker gets data. With
+    `sizes`, the samples of each worker, a worker draws that many by shares of the classes. `seed`:
+    of the run, used if `how` has none. Raises InputError when there are too few samples.
     """
-    if workers > len(labels):
+    if how == "iid" and not sizes:
+        return None
+    count, what = len(labels), f"cluster.workers = {workers}:"
+    if max(workers, sum(sizes)) > count:
+        what = f"cluster.samples: {sum(sizes)} in all," if sizes else what
         raise InputError(
-            f"cluster.workers = {workers}: more than the {len(labels)} training samples to share "
-            'out; use fewer workers or objective.partition = "iid"'
+            f"{what} more than the {count} training samples to share out; write fewer, or use "
+            'more data, such as objective.kind = "torch" and objective.data = "fashion-mnist"'
         )
-    rng = generator(seed if how.seed is None else how.seed, Purpose.OBJECTIVE)
+    alpha, given = (inf, None) if how == "iid" else (how.dirichlet, how.seed)
+    rng = generator(seed if given is None else given, Purpose.OBJECTIVE)
+    if sizes:
+        return _drawn(labels, alpha, sizes, rng)
     shares: list[list[int]] = [[] for _ in range(workers)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.cumsum(rng.dirichlet(np.full(workers, how.dirichlet)))[:-1] * len(members)
+        cuts = np.cumsum(rng.dirichlet(np.full(workers, alpha)))[:-1] * len(members)
         for share, part in zip(shares, np.split(members, cuts.astype(int)), strict=True):
             share.extend(part.tolist())
     for share in shares:
         if not share:
             share.append(max(shares, key=len).pop())
     return [np.array(share) for share in shares]
+
+
+def _drawn(
+    labels: np.ndarray, alpha: float, sizes: Sequence[int], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Draw each worker's samples without replacement, with Dirichlet odds of the classes."""
+    rest = rng.permutation(len(labels))
+    if alpha == inf:
+        return np.split(rest[: sum(sizes)], np.cumsum(sizes)[:-1])
+    shares = []
+    for size in sizes:
+        odds = rng.dirichlet(np.full(labels.max() + 1, alpha)) + 1e-12
+        # The least of exponential times are a sample by these odds (Efraimidis & Spirakis, 2006).
+        order = np.argsort(rng.exponential(size=len(rest)) / odds[labels[rest]])
+        shares.append(rest[order[:size]])
+        rest = rest[order[size:]]
+    return shares

@@ -34,6 +34,7 @@ OF_CLIENTS = (
     "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
     "gradients_per_hour", "useful_share",
 )  # fmt: skip
+TO_TARGET = {"rounds_to_target", "client_bytes_to_target"}
 FEW = 3  # most kinds of time that fit one column
 
 
@@ -73,12 +74,14 @@ def of_runs(
             heading = what.replace(" at ", " at\n") or heading
             heading += f"\n({USUAL})" * any("(" in text for text in texts.values())
             cell = partial(_compared, texts, cell)
+        elif column.key == "final_accuracy" and any("(" in cell(row) for row in rows):
+            heading += f"\n({USUAL})"
         columns[heading] = cell
     if any((row.get("staleness") or {}).get("max") for row in rows):
         columns["stale\nmean/max"] = _staleness
     kinds = times(rows)
     if len(kinds) <= FEW:
-        columns[_spent(kinds)] = lambda row: shares(row["breakdown"].get(kind) for kind in kinds)
+        columns[_spent(kinds)] = lambda row: shares(map(row["breakdown"].get, kinds))
     return columns
 
 
@@ -202,11 +205,12 @@ def of_sweep(
             cell = partial(_to_target, usual)
         elif column.key == "final_loss":
             cell = partial(_final_loss, digits)
-        if column is ranked and any(_interval_of(row, column) for row in rows):
+        wide = TO_TARGET | {"final_accuracy"} if "reports_per_round" in keys else set[str]()
+        if column.key in {*wide, ranked.key} and any(_interval_of(row, column) for row in rows):
             cell, heading = partial(_with_ends, cell, column), f"{heading}\n({USUAL})"
         columns[heading] = cell
     kinds = [kind for kind in TIMES if f"{kind}_share" in rows[0]]
-    if "gradients_per_hour" not in keys:
+    if "reports_per_round" not in keys:
         columns[_spent(kinds)] = lambda row: shares(row[f"{kind}_share"] for kind in kinds)
     return columns
 
@@ -255,7 +259,8 @@ def _sweep_keys(rows: Sequence[Row]) -> set[str]:
     keys |= {"seconds_per_step"}
     keys |= {"time_to_target_s"} if "reached" in keys else set()
     keys |= {"final_loss"} if any(row["diverged"] for row in rows) else set()
-    return keys - ({"seconds_per_step", "rounds"} if "gradients_per_hour" in keys else set())
+    keys -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in keys else set()
+    return keys - {*OF_CLIENTS[4:]} if keys & TO_TARGET else keys
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:

@@ -178,8 +178,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     columns = tables.of_search(rows, about | {"verdict": verdict.json()})
     ranking = _table(rows, _beneath(columns), strong=verdict.pick)
     regrets = [_regrets(result.regret)] if result.regret else []
-    used = in_units(rows, first="configuration")
-    return [ranking, *used, *regrets, *regret.notes(result.regret)]
+    return [ranking, *in_units(rows, first="configuration"), *regrets, *regret.notes(result.regret)]
 
 
 def _regrets(rows: Sequence[Row]) -> Table:
@@ -311,10 +310,8 @@ def _table(
 
 
 def _value(key: str) -> Cell:
-    say = {"seconds_per_step": human, "duration": human, "time": _moment, "switch": human}.get(
-        key, _plain
-    )
-    return lambda row: say(row[key])
+    times = {"seconds_per_step": human, "duration": human, "time": _moment, "switch": human}
+    return lambda row: times.get(key, _plain)(row[key])
 
 
 def _moment(seconds: float) -> str:

@@ -78,7 +78,9 @@ class ResultColumn:
         """
         quantity = STATED.get(self.key)
         if quantity is None:
-            return self.show(self.of_summary(row))
+            of_clients = self.key == "final_accuracy" and row.get("gradients_per_hour")
+            estimate = intervals.stated(row["accuracy"], "last") if of_clients else None
+            return wording.cell(estimate, "") if estimate else self.show(self.of_summary(row))
         of_run = (row.get("interval90") or {}).get(quantity)
         if quantity == "loss":
             if lost := row.get("diverged"):

@@ -63,8 +63,8 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     where workers are available only for some hours.
     """
     cost, many, amounts = scenario.cost, prices.devices(scenario), dict[str, float]()
-    tokens = tokens_per_step(scenario)
-    if not tokens and not cost.priced:
+    tokens, clients = tokens_per_step(scenario), run.gradients is not None and run.rounds
+    if not tokens and not cost.priced and not clients:
         return amounts
     algorithm = next(algorithm for algorithm in scenario.algorithm if algorithm.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
@@ -77,7 +77,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
             amounts["mfu"] = amounts["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
         amounts["tokens"] = tokens * at(run, time, "step")
     amounts["days"] = time / SECONDS_PER_DAY
-    if run.gradients is not None and run.rounds:  # counts selected clients
+    if clients:
         if not all_day(scenario.cluster):
             amounts["nights"] = worked(scenario.cluster, time)
         amounts["rounds"] = run.rounds * at(run, time, "step") / run.steps

@@ -236,6 +236,7 @@ class _Nodes(Section):
     failures: Failures | None = optional("crashes and repairs")
     membership: MembershipOf | None = optional("when workers are present; left out: always")
     drop: float | None = optional("probability that a selected client never reports", ge=0, lt=1)
+    samples: Count | None = optional("training samples of a worker; left out: by the partition")
     region: Name | None = optional("region of the workers")
     device: Name | None = optional('device of the workers: a kind such as "h100-sxm", or a label')
     nic: Bandwidth | None = optional("bandwidth of the network card, each way")
@@ -341,6 +342,11 @@ class Cluster(_Nodes):
             its = getattr(group, key)
             values += [usual if its is None else its] * group.workers
         return values + [usual] * (self.workers - len(values))
+
+    @property
+    def samples_of_workers(self) -> list[int]:
+        """Training samples of every worker, by rank; empty if not set."""
+        return [*filter(None, self.of_workers("samples"))]
 
     @property
     def drops(self) -> bool:

@@ -6,6 +6,7 @@ tensors on the device for real runs; both use the same code.
 
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ class TorchObjective:
     ObjectiveError.
     """
 
-    def __init__(self, spec: Torch, workers: int, seed: int, accumulation: int = 1) -> None:
+    def __init__(
+        self, spec: Torch, workers: int, seed: int, accumulation: int = 1, sizes: Sequence[int] = ()
+    ) -> None:
         self._batch, self._seed, self.weight_decay = spec.batch, seed, spec.weight_decay
         self._accumulation = accumulation
         try:
@@ -78,12 +81,11 @@ class TorchObjective:
         self.start = self.flat.start.cpu().numpy().copy()
         self.start.flags.writeable = False
         self.samples = DeviceData(dataset, dtype, self.device)
-        shares, text = None, dataset.train_y.ndim > 1
-        if spec.partition != "iid":
-            if text:
-                problem = 'distributes samples by their label, which text lacks; write "iid"'
-                raise ObjectiveError(("objective", "partition"), problem)
-            shares = deal(dataset.train_y, workers, spec.partition, seed)
+        text = dataset.train_y.ndim > 1
+        if text and spec.partition != "iid":
+            problem = 'distributes samples by their label, which text lacks; write "iid"'
+            raise ObjectiveError(("objective", "partition"), problem)
+        shares = deal(dataset.train_y, workers, spec.partition, seed, sizes)
         self.sizes = [*map(len, shares)] if shares else None
         self.epochs = Epochs(samples, workers, seed, shares)
         self.notes: tuple[str, ...] = (dataset.note,) if dataset.note else ()
@@ -176,9 +178,9 @@ def make(scenario: Scenario, seed: int) -> TorchObjective:
     """Make a scenario's objective, on its device."""
     spec: Any = scenario.objective
     cluster = scenario.cluster
-    objective = TorchObjective(spec, cluster.workers, seed, cluster.accumulation)
-    travels = scenario.model.parameters
-    if travels != objective.dimension:
+    sizes = cluster.samples_of_workers
+    objective = TorchObjective(spec, cluster.workers, seed, cluster.accumulation, sizes)
+    if (travels := scenario.model.parameters) != objective.dimension:
         objective.notes += (
             f"model.parameters = {travels:,} are sent, but objective.model = {spec.model} has "
             f"{objective.dimension:,}",
@@ -209,7 +211,6 @@ def _dimension(spec: Torch, *loaders: Any) -> int:
 
 def sources(spec: Torch) -> list[Path]:
     """Return the code files outside the simulator on which the numbers depend."""
-    ours = sorted(Path(__file__).parent.glob("*.py"))
     modules = {function.__module__ for function in (models.find(spec.model), data.find(spec.data))}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)]
-    return [*ours, *(Path(function) for function in files if function)]
+    return [*sorted(Path(__file__).parent.glob("*.py")), *(Path(file) for file in files if file)]

@@ -6,6 +6,7 @@ from typing import Any
 from ...inputs.messages import KeyPath
 from ...scenario.cluster import Cluster, Group, Recovery
 from ...scenario.scenario import Scenario
+from ...scenario.tables import Softmax, Torch
 from .refusal import Problem, broken
 
 
@@ -41,6 +42,11 @@ def cluster_problems(scenario: Scenario) -> Iterator[Problem]:
         zero = law is not None and law.expectation == 0 and not cluster.allow_zero
         yield from broken((zero, (*where, "compute"), "compute-zero"))
     yield from _extra_delays(scenario)
+    given, data = cluster.samples_of_workers, isinstance(scenario.objective, Softmax | Torch)
+    some = ((*where, "samples") for where, table in nodes(scenario) if table.samples)
+    for path in some if not data or len(given) < cluster.workers else ():
+        reason = "samples-of-some" if data else "samples-without-data"
+        yield from broken((True, path, reason), kind=scenario.objective.kind)
     names = [group.name for group in cluster.group]
     for index, name in enumerate(names):
         first, path = names.index(name), ("cluster", "group", index, "name")

@@ -25,15 +25,7 @@ from ..objective import Evaluation, Nothing
 from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve
-from .surrogate import (
-    FASTEST,
-    MODES,
-    Gains,
-    Limits,
-    Shape,
-    Surrogate,
-    shape,
-)
+from .surrogate import FASTEST, MODES, Gains, Limits, Shape, Surrogate, shape
 
 ITERATIONS = 20  # until the steps and the critical batch agree
 BISECTIONS = 40  # of a range of log steps, to less than 1e-9
@@ -353,9 +345,11 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
     assert isinstance(spec, LearningCurve)
     workers = world.workers if counted is None else counted
     steps = length(world)
-    bare = data_parallel(spec, workers, steps)
-    law, critical = bare.curve, bare.critical
-    bare = replace(bare, tau=_period(world))
+    law, critical = baseline(spec), _critical(spec, steps * workers * spec.tokens)
+    basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
+    of_run = (False, 1.0, spec.tokens, workers, steps)
+    bare = Expected(law, critical, 0.0, 0.0, basis, "", *of_run, tau=_period(world))
+    bare = replace(bare, basis="extrapolated") if bare.beyond else bare
     cost = _cost(world, bare)
     if cost is None:
         cost = _mechanism(world, apart or 1.0, bare)
@@ -377,16 +371,6 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
         errors=cost.errors, why=why,
         log_steps=grows[0] if grows and "measured" in spec.penalty else None,
     )  # fmt: skip
-
-
-def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected:
-    """Return the predicted loss of data-parallel training, by its curve alone."""
-    critical = _critical(spec, steps * workers * spec.tokens)
-    basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
-    expected = Expected(
-        baseline(spec), critical, 0.0, 0.0, basis, "", False, 1.0, spec.tokens, workers, steps
-    )
-    return replace(expected, basis="extrapolated") if expected.beyond else expected
 
 
 def length(world: World) -> float:

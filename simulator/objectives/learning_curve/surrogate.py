@@ -44,12 +44,7 @@ class Limits(NamedTuple):
 
 
 def shape(
-    excess: Callable[[Array], Array],
-    floor: float,
-    noise: float,
-    *,
-    copies: int,
-    limits: Limits,
+    excess: Callable[[Array], Array], floor: float, noise: float, *, copies: int, limits: Limits
 ) -> Shape:
     """Return a quadratic whose loss above `floor` is `excess(steps)` at a rate of one.
 
