@@ -177,8 +177,7 @@ def check_workers(workers: int, samples: int) -> None:
 def make(scenario: Scenario, seed: int) -> TorchObjective:
     """Make a scenario's objective, on its device."""
     spec: Any = scenario.objective
-    cluster = scenario.cluster
-    sizes = cluster.samples_of_workers
+    cluster, sizes = scenario.cluster, scenario.cluster.samples_of_workers
     objective = TorchObjective(spec, cluster.workers, seed, cluster.accumulation, sizes)
     if (travels := scenario.model.parameters) != objective.dimension:
         objective.notes += (
