@@ -64,7 +64,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     """
     cost, many, amounts = scenario.cost, prices.devices(scenario), dict[str, float]()
     tokens, clients = tokens_per_step(scenario), run.gradients is not None and run.rounds
-    if not tokens and not cost.priced and not clients:
+    if not any((tokens, cost.priced, clients)):
         return amounts
     algorithm = next(algorithm for algorithm in scenario.algorithm if algorithm.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
