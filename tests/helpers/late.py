@@ -104,11 +104,14 @@ class Event:
 class Home:
     """The state of a process: its streams, and `spins` (reads without a wait before).
 
+    `pinned`: memory of the host, and the `most` bytes of it at once.
+
     Requests to native groups: `rehearsed` during the rehearsal, `asked` later.
     """
 
     def __init__(self) -> None:
         self.spins: list[str] = []
+        self.pinned, self.most = list[Any](), 0
         self.rehearsed, self.asked = set[str](), set[str]()
         self.device: devices.Accelerator | None = None
         self.backward: Stream | None = None
@@ -138,7 +141,11 @@ class Device(devices.Accelerator):
     """The product's device, with pinned memory on which early reads are noticed."""
 
     def _pinned(self, like: torch.Tensor) -> torch.Tensor:
-        return poisoned(torch.empty(like.shape, dtype=like.dtype))
+        memory = poisoned(torch.empty(like.shape, dtype=like.dtype))
+        home().pinned.append((weakref.ref(memory), memory.nbytes))
+        held = sum(size for one, size in home().pinned if one() is not None)
+        home().most = max(home().most, held)
+        return memory
 
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
         return Group(rank, size, store)

@@ -97,10 +97,9 @@ def announce(store: Any, name: str) -> None:
 
 
 def share_devices(store: Any, rank: int, where: torch.device, workers: int) -> tuple[str, bool]:
-    """Return the identity of this rank's device, and whether each worker has one of its own.
+    """Return the identity of this rank's device, and whether NCCL can join one of each worker.
 
-    Devices are compared by identity, because every rank may number its GPU as the first. The second
-    value is False if the device has no library of collectives.
+    Numbers do not identify devices: every rank may see its GPU as the first.
     """
     device = devices.of(where)
     seat = f"{machine.boot_id()} {device.identity()}"

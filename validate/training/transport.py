@@ -22,6 +22,7 @@ from math import inf
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -44,10 +45,7 @@ first: Join = itemgetter(0)
 
 
 class Pending:
-    """A collective under way: its works (or their future), and its result.
-
-    Several threads may wait for it, such as one that times it: the first makes the result.
-    """
+    """A collective under way: its works (or their future), and its result, made once."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class Pending:
             if self._made is None:
                 works = self._works.result() if isinstance(self._works, Future) else self._works
                 (self._land or finish)(works)
-                self._made = self._result()
+                self._made, self._works = self._result(), []  # the works hold memory of the host
             return self._made
 
 
@@ -99,7 +97,7 @@ class DeviceGroup:
         self._group, self._size, self._device = group, group.size(), device
         self.look: Callable[[], None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="starter")
-        self._last: Future[Works] | None = None
+        self._last: Callable[[], Future[Works] | None] = lambda: None
 
     def total(self, buffer: Make, after: After = None) -> Pending:
         """Start the sum over all ranks of `buffer()`, which is overwritten.
@@ -149,7 +147,7 @@ class DeviceGroup:
 
     def _queue(self, start: Callable[[], Works], after: After) -> Works | Future[Works]:
         """Call `start` now, or on the thread, in the order of calls, after `after`."""
-        if after is None and (self._last is None or self._last.done()):
+        if after is None and ((last := self._last()) is None or last.done()):
             return start()
 
         def start_after() -> Works:
@@ -157,8 +155,9 @@ class DeviceGroup:
                 after()
             return start()
 
-        self._last = self._thread.submit(start_after)
-        return self._last
+        works = self._thread.submit(start_after)
+        self._last = ref(works)
+        return works
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return put(buffer, self._device.where)
