@@ -44,7 +44,7 @@ MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcome
 
 LINES = """
     paceline/*.py              1135   19 commands with their options, and what --explain adds
-    paceline/deploy            3590   sessions with islands of processes, steering, watching
+    paceline/deploy            3600   sessions with islands, stated memory, steering, watching
     simulator/*.py              540   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           760   membership and failures as laws and traces
     simulator/distributions    1130   ten families and their order statistics
@@ -60,7 +60,7 @@ LINES = """
     simulator/studies          7330   search and sweep by time at equal loss, fit, papers, real data
     validate                  12200   real training, all rehearsed before; logs, calibration, matrix
     docs                        660   what generates pages
-    tests                     38590   random scenarios, sessions, published rows, and tests/lab
+    tests                     38580   random scenarios, sessions, published rows, and tests/lab
 """
 WORDS = 110_000  # of README.md and docs/
 ARGUMENTS = 21  # functions that take more of them than ruff allows

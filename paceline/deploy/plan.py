@@ -3,16 +3,19 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import visible
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.pieces.schedule import OwnPeriod
+from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
 from paceline.simulator.results.verdict import to_run
@@ -33,6 +36,7 @@ ENTRYWISE = [
     "dts",
 ]
 """Programs that treat every entry of a vector alone."""
+VECTORS = untrusted.packaged(__file__, "plan.toml")
 LARGEST = 10**7  # entries of a scenario's quadratic
 WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps": 1}}
 """Tables of a scenario that an [[algorithm]] table needs around it to be checked as one."""
@@ -98,6 +102,22 @@ class Plan:
     def built_in(self) -> bool:
         """Return whether the program is one of Paceline's, whose vectors are known."""
         return self.program.worker.__module__.startswith("paceline.simulator.programs.")
+
+    @property
+    def vectors(self) -> tuple[float, float, int]:
+        """Return the vectors held between steps, those at a step's peak, and those under way.
+
+        They are upper limits; nan for a user's own program.
+        """
+        name, given = self.program.name, self.parameters
+        labels = {f"{name} {key}" for key in given if given[key] not in (None, Identity(), 0.0)}
+        rows = [row for label, row in VECTORS.items() if label in {name, *labels}]
+        held, peak, more = rows[-1] if rows else (nan, nan, nan)
+        late, every = given.get("delay", 0), given.get("period", 1)
+        if parts := given.get("fragments", 0):
+            late, every = given["overlap"] * parts, given["tau"]
+        means = -(-late // every)
+        return held + more * means, peak + more * means, 1 if parts else max(means, 1)
 
     @property
     def keeps(self) -> bool:

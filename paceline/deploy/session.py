@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from paceline.simulator.errors import InputError, ProgramError, RunError
 from paceline.simulator.programs.codecs.codec import Raw
+from paceline.validate.training.transport import CHUNK, Staged
 
 from . import plan as plans
 from .attached import GRADIENT, AttachedNode, Period, UserLoop
@@ -243,6 +244,20 @@ class Session:
         """Return the controller's decisions so far (on rank 0)."""
         controller = self._steering and self._steering.controller
         return controller.log if controller else []
+
+    @property
+    def memory(self) -> dict[str, float]:
+        """Return the bytes that this session adds, at most; a codec's memory comes on top.
+
+        On the parameters' device: "held" between steps, and at the "peak" of a step. On the "host":
+        pinned copies of a GPU's vectors that gloo sends, and buffers for messages.
+        """
+        size, links = self._live.dimension * self._live.start.element_size(), self._transport
+        held, peak, sent = self.plan.vectors
+        host = sent * -(-size // CHUNK) * CHUNK if isinstance(links.team, Staged) else 0
+        if links.mailbox is not None:  # two messages of two vectors from every other process
+            host += 4 * size * len(links.mailbox.peers)
+        return {"held": held * size, "peak": peak * size, "host": host}
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -11,11 +11,13 @@ import os
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -76,39 +78,24 @@ class Prediction:
     currency: str = ""
 
 
-class Step:
-    """The block of one step; `loss`: its loss, which the block may also set."""
-
-    __slots__ = ("_began", "_end", "loss")
-
-    def __init__(self, end: Callable[..., None]) -> None:
-        self._end, self._began, self.loss = end, 0.0, None
-
-    def __enter__(self) -> Self:
-        self._began = time.perf_counter()
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:
-            self._end(self._began, self.loss)
-
-
 class Watcher:
     """A watcher of a loop; `reports`: its reports so far, which it also logs if `logs`."""
 
     def __init__(self, prediction: Prediction, start: int = 0, logs: bool = True) -> None:
         self.prediction, self.reports, self.taken = prediction, list[Report](), start
-        self._logs, self._step, self._last = logs, Step(self.end), time.perf_counter()
+        self._logs, self._last = logs, time.perf_counter()
         self._rows: list[tuple[float, float, int, Any]] = []  # gap, seconds, steps, loss
         self._pending: tuple[int, list[Any]] | None = None  # the last window's losses
         self._windows = deque[tuple[float, ...]](maxlen=2 * MEMORY)
         self._pace, self._loss, self._finite = Drift(), Drift(), True
         self._firsts = deque[int](maxlen=MEMORY)  # first steps of the windows of `_loss`
 
-    def step(self, loss: Any = None) -> Step:
-        """Return the context of one step; a `loss` on a device is read a window later."""
-        self._step.loss = loss
-        return self._step
+    @contextmanager
+    def step(self, loss: Any = None) -> Iterator[Any]:
+        """Record the block as a step; it may set the `loss`, which is read a window later."""
+        block, began = SimpleNamespace(loss=loss), time.perf_counter()
+        yield block
+        self.end(began, block.loss)
 
     def callback(self, framework: str) -> Any:
         """Return a callback for a Trainer of transformers or lightning, or accelerate's hook.
@@ -268,8 +255,8 @@ class Events:
         self._began: float | None = None
         self._steps = 0
 
-    def __call__(self, *_: Any) -> None:
-        """Record a step: a hook after an optimizer's step."""
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Record a step: a hook after an optimizer's step, or the end of a Trainer's."""
         self.watcher.end(self._began, self.loss)
         self._began = self.loss = None
 
@@ -281,10 +268,7 @@ class Events:
         """Take the mean loss of the last steps."""
         self.loss = (logs or {}).get("loss")
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """End a step of a Trainer of transformers."""
-        self()
-
+    on_step_end = __call__  # of a Trainer of transformers
     on_train_batch_start = on_step_begin  # of a Trainer of lightning
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:

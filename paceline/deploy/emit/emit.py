@@ -66,29 +66,24 @@ def find(
     `label`: may name another algorithm of a run directory; a scenario with one algorithm needs
     none. Raises InputError if nothing was picked, or no algorithm has the label.
     """
-    if where.is_dir():
-        return _of_run(where, label, overrides, allow_paths)
-    scenario = load(where, overrides, allow_paths=allow_paths)
-    return Pick(scenario, _labelled(scenario, label))
-
-
-def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_paths: bool) -> Pick:
-    """Return the pick of a run directory of simulate, tune or validate."""
-    (run,) = reading.read([folder])
+    if not where.is_dir():
+        scenario = load(where, overrides, allow_paths=allow_paths)
+        return Pick(scenario, _labelled(scenario, label))
+    (run,) = reading.read([where])
     if "pick" not in run.document or "table" not in run.scenario:
         raise InputError(
-            f"{folder}: picks no algorithm; give a directory of paceline simulate or tune, or a "
+            f"{where}: picks no algorithm; give a directory of paceline simulate or tune, or a "
             "scenario and --algorithm"
         )
     pick, about = run.document["pick"], run.scenario
-    chosen = to_run(run.document, label, f"{folder} (--algorithm)")
+    chosen = to_run(run.document, label, f"{where} (--algorithm)")
     if chosen is None:
-        raise InputError(f"{folder}: nothing was picked ({pick['sentence']}); write --algorithm")
+        raise InputError(f"{where}: nothing was picked ({pick['sentence']}); write --algorithm")
     table = dict(about["table"])
     if run.tune:
         rows = {row["label"]: row for row in run.tune["ranking"]}
         if not isinstance(rows.get(chosen, {}).get("parameters"), dict):
-            raise InputError(f"{folder}: {chosen} was not tried; tune.json lists the tried ones")
+            raise InputError(f"{where}: {chosen} was not tried; tune.json lists the tried ones")
         table["algorithm"] = [table_of(rows[chosen])]
         overrides = [*rows[chosen].get("set", ()), *overrides]
     file = str(about["file"])

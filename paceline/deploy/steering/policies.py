@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.simulator.results.intervals import NORMAL, USUAL
@@ -52,11 +52,6 @@ class Model:
         self._rounds = 0
         self._decided: tuple[Pair, ...] = ()  # the inputs at the last decision
 
-    @property
-    def up_to_date(self) -> bool:
-        """Return whether the last choice was made for the current inputs."""
-        return self.best is not None and not self.inputs.left(self._decided)
-
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the current settings after a round, or None."""
         inputs, outlook = self.inputs, self.outlook
@@ -69,7 +64,8 @@ class Model:
             self.unknown = self._doubt()
         if self.unknown:
             self.best = None
-        if self.unknown or self.up_to_date:
+            return None
+        if self.best is not None and not inputs.left(self._decided):  # the last choice still holds
             return None
         reasons = inputs.causes(period(settings)) or ["as predicted"]
         self._decided = inputs.state()
@@ -178,6 +174,7 @@ class Watch:
         return f"the loss is {loss}, outside the predicted {ends[0]} to {ends[1]}"
 
 
+@dataclass
 class Controller:
     """A controller, which steers and watches one run by telemetry.
 
@@ -185,11 +182,11 @@ class Controller:
     the `settings` to all ranks. Without `steers` the `log` is only advice.
     """
 
-    def __init__(
-        self, settings: Settings, policy: Any, watch: Watch | None = None, *, steers: bool = True
-    ) -> None:
-        self.settings, self.policy, self.watch, self._steers = settings, policy, watch, steers
-        self.log: list[Decision] = []
+    settings: Settings
+    policy: Any
+    watch: Watch | None = None
+    steers: bool = True
+    log: list[Decision] = field(default_factory=list)
 
     def observe(self, record: Telemetry) -> list[str]:
         """Record a round; return new messages about it."""
@@ -198,7 +195,7 @@ class Controller:
         decision = self.policy(self.settings, record)
         if decision:
             self.log.append(decision)
-            if self._steers:
+            if self.steers:
                 self.settings = decision.now
         if self.watch is None:
             return []
