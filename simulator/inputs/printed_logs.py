@@ -1,21 +1,20 @@
 """Read the console output of training loops, by the form of a step's line."""
 
 import re
-import tomllib
+from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
-from functools import cache
+from datetime import UTC, datetime
 from io import StringIO
-from itertools import islice, pairwise
-from pathlib import Path
+from itertools import islice
 from typing import Any, NamedTuple
 
 from . import untrusted
 
-HEAD, LEAST = 5_000, 2  # first lines to search, and the fewest that must match
-NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
-STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{1,6})")
-COLOURS = re.compile(r"\x1b\[[\d;]*m")
+HEAD, LEAST, LONGEST = 5_000, 2, 20_000
+"""First lines to search, the fewest that must match, and the characters of a line that count."""
+DAY = 86_400.0  # seconds
+UNTIMED = {"step", "loss", "val_loss"}
+PATTERNS = untrusted.packaged(__file__, "printed_logs.toml")
 
 
 class Framework(NamedTuple):
@@ -25,75 +24,118 @@ class Framework(NamedTuple):
     columns: dict[str, str]
     means: bool = False
     loss: float = 1.0
+    lines: int = 1
 
 
-@cache
-def frameworks() -> dict[str, Framework]:
-    """Return the patterns by framework, in the order of trial."""
-    text = untrusted.text(Path(__file__).with_name("printed_logs.toml"))
-    tables = tomllib.loads(text.replace("NUMBER", NUMBER))
-    return {name: Framework(**table) for name, table in tables.items()}
+Rows = list[tuple[int, dict[str, Any]]]
+"""The number of each step's line, and its cells."""
 
 
 def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
     """Return a log's columns, and each step's line number and cells.
 
     Column names begin with the framework, as in "nanoGPT - step_ms". Steps that a resumed job
-    repeats count once. Return None if no framework matches. Raises ValueError if the step numbers
-    restart, for example at each epoch.
+    repeats count once. The first framework with times counts, or else with losses; None if none
+    matches. Raises ValueError if the step numbers restart, and for an output without steps.
     """
-    head = COLOURS.sub("", "".join(islice(StringIO(text, newline=None), HEAD)))
-    lines = list[str]()
-    for name, framework in frameworks().items():
-        pattern = re.compile(framework.step, re.MULTILINE)
-        if len(pattern.findall(head)) < LEAST:
+    text = re.sub(PATTERNS["colours"], "", text)
+    head = "".join(islice(StringIO(text, newline=None), HEAD))
+    lines, best, rows = list[str](), "", Rows()
+    for name, table in PATTERNS["framework"].items():
+        framework = Framework(**table)
+        if sum(1 for _ in re.finditer(framework.step, head, re.MULTILINE)) < LEAST:
             continue
-        lines = lines or COLOURS.sub("", text).splitlines()
-        if not (rows := _steps(framework, lines)):
-            continue
-        columns = list(dict.fromkeys(key for _, row in rows for key in row))
-        if framework.means:
-            columns = ["elapsed_ms" if key == "step_ms" else key for key in columns]
-            _add_up([row for _, row in rows])
-        cells = [(number, [row.get(key) for key in columns]) for number, row in rows]
-        return [f"{name} - {key}" for key in columns], cells
-    return None
+        lines = lines or [line[:LONGEST] for line in text.splitlines()]
+        found = _steps(framework, lines)
+        timed = any(row.keys() - UNTIMED for _, row in found)
+        if timed or not rows:
+            best, rows = name, found
+        if timed:
+            break
+    for name, (pattern, remedy) in PATTERNS["refused"].items():
+        if not rows and re.search(pattern, head, re.MULTILINE):
+            raise ValueError(f"{name}: {remedy}")
+    columns = list(dict.fromkeys(key for _, row in rows for key in row))
+    cells = [(number, [row.get(key) for key in columns]) for number, row in rows]
+    return ([f"{best} - {key}" for key in columns], cells) if rows else None
 
 
-def _steps(framework: Framework, lines: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return each step's line number and cells. Raises ValueError as `read` does."""
-    rows = list[tuple[int, dict[str, Any]]]()
-    for number, line in enumerate(lines, start=1):
-        at = re.search(framework.step, line)
-        row = _cells(framework, line, int(at[1])) if at else {}
+def _found(pattern: str, lines: Sequence[str]) -> list[tuple[int, re.Match[str]]]:
+    """Return the lines of steps that have the commonest rank and total.
+
+    The progress bars of evaluations have other totals.
+    """
+    steps = [(n, at) for n, line in enumerate(lines) if (at := re.search(pattern, line))]
+    keys = [
+        (at.groupdict().get("of"), *re.findall(PATTERNS["rank"], at.string)[:1]) for _, at in steps
+    ]
+    common, count = Counter(keys).most_common(1)[0] if keys else ((), 0)
+    return [step for step, key in zip(steps, keys, strict=True) if key == common or count < LEAST]
+
+
+def _steps(framework: Framework, lines: Sequence[str]) -> Rows:
+    """Return the cells of each step. Raises ValueError as `read` does."""
+    steps = _found(framework.step, lines)
+    rows, ends = Rows(), [*(n for n, _ in steps[1:]), len(lines)]
+    for (n, at), end in zip(steps, ends, strict=True):
+        row = _cells(framework, at, "\n".join(lines[n : min(end, n + framework.lines)]))
         if len(row) < LEAST:  # the line has neither a time nor a loss
             continue
-        if len(rows) > 1 and row["step"] <= rows[0][1]["step"]:
-            raise ValueError(f"line {number}: step numbers restart; cut the log there")
+        if len(rows) > LEAST and row["step"] <= rows[0][1]["step"]:
+            raise ValueError(f"line {n + 1}: step numbers restart; cut the log there")
         while rows and rows[-1][1]["step"] >= row["step"]:
-            rows.pop()
-        rows.append((number, row))
+            before = rows.pop()[1]
+            row = before | row if before["step"] == row["step"] else row
+        rows.append((n + 1, row))
+    for key in dict.fromkeys(key for _, row in rows for key in row):
+        if framework.means and key.startswith("step_"):
+            _add_up(rows, key)
+        elif key.startswith(("elapsed_", "wall_")):
+            _continue([row for _, row in rows if key in row], key)
     return rows
 
 
-def _cells(framework: Framework, line: str, step: int) -> dict[str, Any]:
-    """Return a line's step, loss, and time; without a time, the line's timestamp."""
-    row: dict[str, Any] = {"step": step}
+def _cells(framework: Framework, at: re.Match[str], text: str) -> dict[str, Any]:
+    """Return a step, its loss, and its time; without a time, the timestamp before it."""
+    groups = {"step": at[1], "epoch": 0, "of": 0} | {k: v for k, v in at.groupdict().items() if v}
+    row: dict[str, Any] = {"step": int(groups["step"]) + int(groups["epoch"]) * int(groups["of"])}
     for key, pattern in framework.columns.items():
-        if match := re.search(pattern, line):
-            row[key] = float(match[1].replace(",", ""))
-    if "loss" in row:
-        row["loss"] *= framework.loss
-    if len(row) - ("loss" in row) == 1 and (stamp := STAMP.search(line)):
-        moment = datetime.fromisoformat(f"{stamp[1]} {stamp[2]}+00:00")
-        row["_timestamp"] = moment.timestamp() + float(f"0.{stamp[3]}")
+        if match := re.search(pattern.replace("NUMBER", PATTERNS["number"]), text):
+            row[key] = _value(match[1]) * (framework.loss if key == "loss" else 1.0)
+    stamp = re.search(PATTERNS["stamp"], at.string[: at.start()])
+    if stamp and not row.keys() - UNTIMED:
+        row["_timestamp" if "-" in stamp[0] else "wall_time_s"] = clock(stamp[0])
     return row
 
 
-def _add_up(rows: Sequence[dict[str, Any]]) -> None:
+def _value(text: str) -> float:
+    """Return a number such as 1,705 or 11.5K, or the seconds of a clock."""
+    if re.fullmatch(PATTERNS["thousands"], text):
+        text = text.replace(",", "")
+    return clock(text.rstrip("K")) * (1e3 if text.endswith("K") else 1.0)
+
+
+def clock(text: str) -> float:
+    """Return the seconds of "1:20:52", or since 1970 of "2026-01-31 12:00:00"."""
+    text = text.strip().replace(",", ".")
+    if re.match(r"\d{4}-", text):
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    return sum(60.0**n * float(part) for n, part in enumerate(reversed(text.split(":"))))
+
+
+def _continue(rows: Sequence[dict[str, Any]], key: str) -> None:
+    """Continue a clock that begins anew, at midnight or in another epoch."""
+    begin, before = 0.0, rows[0][key]
+    for row in rows:
+        begin += (DAY if key == "wall_time_s" else before) * (row[key] < before)
+        before = row[key]
+        row[key] += begin
+
+
+def _add_up(rows: Rows, key: str) -> None:
     """Replace mean step times by the time since the first row."""
-    elapsed = 0.0
-    rows[0]["elapsed_ms"] = elapsed
-    for before, row in pairwise(rows):
-        elapsed += (row["step"] - before["step"]) * row.pop("step_ms", float("nan"))
-        row["elapsed_ms"] = elapsed
+    total, before = 0.0, rows[0][1]["step"]
+    for _, row in rows:
+        total += (row["step"] - before) * row.pop(key, float("nan"))
+        before, row[key.replace("step", "elapsed")] = row["step"], total

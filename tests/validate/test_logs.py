@@ -622,6 +622,13 @@ FORMS = {
         json.dumps({"_step": k, "_runtime": t, "loss": None, "note": "x"})
         for k, t in enumerate(np.cumsum([1.0, *PLAIN]))
     ),
+    "clocks.csv": lines(
+        "step,elapsed", [(k, f"1:00:{t:09.6f}") for k, t in enumerate(np.cumsum([1.0, *PLAIN]))]
+    ),
+    "moments.csv": lines(
+        "step,timestamp",
+        [(k, f"2026-01-31T12:00:{t:09.6f}Z") for k, t in enumerate(np.cumsum([1.0, *PLAIN]))],
+    ),
     "list.json": json.dumps([{"step": k, "dt_s": seconds} for k, seconds in rows()]),
     "tensorboard.csv": lines(
         "Wall time,Step,Value",
@@ -648,9 +655,9 @@ def test_forms_of_a_log(name, tmp_path):
 
 
 def test_a_sparse_log_counts_the_steps_between_its_lines(tmp_path):
-    text = lines("step,elapsed_s", [(10 * k, 10 * k * 0.3) for k in range(20)])
+    text = lines("step,elapsed_s", [(10 * k, 10 * k * 0.31) for k in range(20)])
     contents = tables.read(written(tmp_path, text))
-    assert (contents.seconds / contents.steps).tolist() == pytest.approx([0.3] * 19)
+    assert (contents.seconds / contents.steps).tolist() == pytest.approx([0.31] * 19)
     columns = {"step": "n", "seconds": "took [ms]"}
     contents = tables.read(written(tmp_path, lines("n,took", rows(1e-3))), columns)
     assert contents.seconds == pytest.approx(PLAIN)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table, printed_logs
 from paceline.validate.logs import tables
 from paceline.validate.logs.calibrate import calibrate, explain
+from tests.helpers.cases import looped
 
 STEPS = range(10, 610, 10)
 PACE, LAST = 0.4421, 0.0003  # seconds of a step; loss per step below 5
@@ -19,78 +22,42 @@ def loss(step):
     return 5 - LAST * step
 
 
-MEGATRON = (
-    " [2024-05-01 10:00:00] iteration {step:8d}/     600 | consumed samples: 2560 | elapsed time "
-    "per iteration (ms): {ms:.1f} | learning rate: 3.0E-04 | lm loss: {loss:.6E} | loss scale: 1.0"
-)
-FRAMEWORKS = {
-    "Megatron-LM": ("training ...", MEGATRON, " validation loss at iteration 100 | lm loss: 3.0"),
-    "NeMo": (
-        "Epoch 0", "Training epoch 0, iteration {step}/599 | lr: 3e-05 | global_step: {step} | "
-        "reduced_train_loss: {loss:.4f} | train_step_timing in s: {s:.4f}", "",
-    ),
-    "DeepSpeed": ("[INFO] step=10", "steps: {step} loss: {loss:.4f} iter time (s): {s:.4f}", ""),
-    "fairseq": (
-        "| INFO | fairseq.trainer | begin",
-        '2024-01-01 12:00:00 | INFO | train_inner | {{"loss": "{bits:.4f}", "ups": "2.2", '
-        '"num_updates": "{step}", "train_wall": "9", "wall": "{elapsed:.2f}"}}',
-        '| INFO | valid | {{"valid_loss": "3.0"}}',
-    ),
-    "modded-nanogpt": (
-        "import os",
-        "step:{step}/1750 train_loss:{loss:.4f} train_time:{elapsed_ms:.0f}ms step_avg:1ms", "",
-    ),
-    "llm.c": (
-        "| batch_size B | 64 |",
-        "step {step:4d}/19560 | loss {loss:.6f} (+nanz)| lr 8.57e-07 | {ms:.2f} ms | 171536 tok/s",
-        "val loss 3.0",
-    ),
-    "nanoGPT": (
-        "number of parameters: 123.59M",
-        "iter {step}: loss {loss:.4f}, time {ms:.2f}ms, mfu 41.20%",
-        "step 250: train loss 3.0, val loss 3.0",
-    ),
-    "torchtitan": (
-        "[titan] 2025-03-01 11:59:00,000 - root - INFO - Training starts at step 1",
-        "[titan] 2025-03-01 12:{minute:02d}:{second:02d},{milli:03d} - root - INFO - "
-        "\x1b[31mstep: {step:2}  \x1b[32mloss: {loss:7.4f}  \x1b[34mtps: 18,532\x1b[39m",
-        "[titan] 2025-03-01 12:00:00,000 - root - INFO - validate step: 100  loss:  3.0000",
-    ),
-    "a training loop": ("epoch 0", "step={step} loss={loss:.4f} dt={s:.4f} s", "saved at step 100"),
-}  # fmt: skip
+FRAMEWORKS = tomllib.loads(Path(__file__).with_name("printed_logs.toml").read_text("utf-8"))
 
 
 def line(pattern, step):
     elapsed = step * PACE
-    whole = round(1000 * elapsed)
+    minutes, whole = divmod(int(elapsed), 60)
     return pattern.format(
         step=step, loss=loss(step), bits=loss(step) / np.log(2), s=PACE, ms=1000 * PACE,
-        elapsed=elapsed, elapsed_ms=1000 * elapsed, milli=whole % 1000,
-        second=whole // 1000 % 60, minute=whole // 60_000,
+        elapsed=elapsed, elapsed_ms=1000 * elapsed, hours=elapsed / 3600,
+        milli=int(1000 * elapsed) % 1000, stamp=f"12:{minutes:02}:{whole:02}",
+        bar=f"{minutes:02}:{whole:02}", epoch=step // 100, within=step % 100,
     )  # fmt: skip
 
 
-def test_what_frameworks_print_is_read(tmp_path):
+@looped("name", FRAMEWORKS)
+def test_what_frameworks_print_is_read(name, tmp_path):
     """Times of a step, means of ten, clocks; evaluations, colours; steps that a job did again."""
-    for name, (before, pattern, between) in FRAMEWORKS.items():
-        steps = [*STEPS[:20], *STEPS[15:]]  # resumed from step 150
-        if "elapsed" in pattern or "milli" in pattern:  # a clock would show the pause
-            steps = [*STEPS]
-        text = [before]
-        for step in steps:
-            text += [line(pattern, step), between.format() if step % 100 == 0 else ""]
-        file = tmp_path / "train.log"
-        file.write_text("\n".join(text))
-        log = tables.read(file)
-        assert log.framework == name
+    about = FRAMEWORKS[name]
+    steps = [*STEPS[:20], *STEPS[15:]]  # resumed from step 150
+    text = [about.get("before", "")]
+    for step in STEPS if "clock" in about else steps:  # a clock would show the pause
+        text += [line(about["line"], step), about.get("between", "").format() * (step % 100 == 0)]
+    file = tmp_path / "train.log"
+    file.write_text("\n".join(text))
+    log = tables.read(file)
+    assert log.framework == name
+    assert log.seconds.sum() / log.steps.sum() == pytest.approx(PACE, rel=5e-3)
+    if "rough" not in about:
         assert log.seconds / log.steps == pytest.approx(np.full(len(log.steps), PACE), rel=3e-3)
-        assert log.step.tolist() in ([*STEPS], [*STEPS[1:]]), name
-        names, rows = log_table.read(file, "", "loss")
-        read = {row[names.index(f"{name} - step")]: row for _, row in rows()}
-        assert [*read] == [*STEPS]
-        assert read[300][names.index(f"{name} - loss")] == pytest.approx(loss(300), abs=1e-4), name
-        with pytest.raises(InputError, match=rf"{re.escape(name)}, \d+ lines"):
-            calibrate([file])
+        assert log.step.tolist() in ([*STEPS], [*STEPS[1:]])
+    names, rows = log_table.read(file, "", "loss")
+    read = {row[names.index(f"{name} - step")]: row for _, row in rows()}
+    assert [*read] == [*STEPS]
+    assert read[300][names.index(f"{name} - loss")] == pytest.approx(loss(300), abs=1e-4)
+    with pytest.raises(InputError, match=rf"{re.escape(name)}, \d+ lines"):
+        calibrate([file])
 
 
 def test_steps_of_each_epoch_are_refused(tmp_path):
@@ -120,7 +87,8 @@ def test_nccl_tests_give_the_hop_of_a_ring(tmp_path):
     cases = ((4, 1.5, 6, 4), (8, 7 / 8, 7, 8), (2, 1.0, 2, 2), (8, 1, 1, 1))
     for ranks, factor, hops, share in cases:
         file = tmp_path / "nccl.txt"
-        file.write_text(nccl(ranks, factor, hops * 12.0, 1000.0 * share / hops))
+        table = nccl(ranks, factor, hops * 12.0, 1000.0 * share / hops)
+        file.write_text(re.sub("^", "[1,0]<stdout>:" * (ranks == 4), table, flags=re.MULTILINE))
         network = calibrate([file]).profile.tables["network"]
         assert network == {"collective": "ring", "latency": "12 us", "bandwidth": "8 Gbit/s"}
     file.write_text(nccl(1, 1.0, 12.0, 1000.0))
@@ -142,9 +110,18 @@ def test_iperf_gives_a_link(tmp_path):
     assert result.profile.tables["network"]["latency"] == "0.2 ms"
     assert result.profile.tables["network"]["bandwidth"] == "940 Mbit/s"
     assert len(result.notes) == 2
-    file.write_text(json.dumps(document | {"end": {"sum_received": {}}}))
-    with pytest.raises(InputError, match="bits_per_second"):
-        calibrate([file])
+    events = [json.dumps({"event": key, "data": part}) for key, part in document.items()]
+    file.write_text("\n".join(events))
+    assert calibrate([file]).profile.tables["network"]["bandwidth"] == "940 Mbit/s"
+    paced = {"start": {"test_start": {"num_streams": 4, "target_bitrate": 2.4e8}}}
+    for more, problem in (
+        ({"end": {"sum_received": {}}}, "bits_per_second"),
+        ({"error": "unable to connect"}, "iperf3 failed: unable to connect"),
+        (paced, "no more than 960 Mbit/s; measure with -b 0"),
+    ):
+        file.write_text(json.dumps(document | more))
+        with pytest.raises(InputError, match=problem):
+            calibrate([file])
 
 
 def test_computing_times_alone_fit_a_law(tmp_path):

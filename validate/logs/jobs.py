@@ -154,13 +154,13 @@ def template(path: Path) -> str:
     from jinja2 import Environment  # noqa: PLC0415 - used for one message
 
     try:
-        logs = [(tables.read(path), "")]
+        logs = [(tables.read(path), dict[str, str]())]
     except InputError:
-        logs = [(tables.read(path, run), json.dumps(run["seconds"])) for run in tables.runs(path)]
+        logs = [(tables.read(path, run), run) for run in tables.runs(path)]
         if not logs:
             raise
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
-    jobs = [(described(log), len(np.unique(log.rank)), column) for log, column in logs]
+    jobs = [(described(log), len(np.unique(log.rank)), run) for log, run in logs]
     return Environment().from_string(text).render(jobs=jobs, name=json.dumps(path.name))
 
 

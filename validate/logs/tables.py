@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import log_table, units, untrusted
+from paceline.simulator.inputs import log_table, printed_logs, units, untrusted
 from paceline.simulator.inputs.messages import nearest, visible
 
 from ..measurement import kineto, telemetry_files
@@ -27,6 +27,7 @@ CLOCK, RESTARTS, EVEN = 5, 0.1, 3.0
 fall; the factor by which growth in both halves may be apart."""
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
 TEXTS = (*NAMES, *(f"{name}.gz" for name in NAMES))
+TICKS = 10  # seconds between rows whose clock shows whole seconds
 HEAD = 100_000  # first bytes of a trace, which name its devices; the events follow
 RESUMED = "cut the log where the job resumed"
 AGAIN = f"write one line for each step, and ranks in a column called rank, or {RESUMED}"
@@ -34,6 +35,7 @@ NEEDED = "a log has a column of steps and one of their times, such as step, seco
 
 ROWS = ("rank", "step", "steps", "seconds", "compute")  # arrays of a `Log`
 _SPELLED = {
+    3600.0: "hour hours",
     1.0: "s sec secs second seconds",
     1e-3: "ms msec msecs millis millisecond milliseconds",
     1e-6: "us µs μs usec usecs micros microsecond microseconds",
@@ -41,7 +43,7 @@ _SPELLED = {
 }
 UNITS = {word: scale for scale, words in _SPELLED.items() for word in words.split()}
 SPELLINGS = {
-    "step": "step steps global_step iteration iter it train_step",
+    "step": "step steps global_step iteration iter it train_step current_steps",
     "seconds": "step_time steptime step_duration iteration_time iter_time batch_time duration dt "
     "time_per_step time_per_iteration time_per_iter train_step_time",
     "compute": "compute compute_time computing forward_backward gradient_time",
@@ -55,7 +57,7 @@ TIMES = ("seconds", "compute", "wait", "time")
 KNOWN = {  # documented here, by W&B or by TensorBoard; the first counts
     "step": "step", "_step": "step", "global_step": "step", "rank": "rank", "seconds": "seconds",
     "seconds_per_step": "seconds", "compute": "compute", "wait": "wait", "_runtime": "time",
-    "_timestamp": "time", "wall time": "time",
+    "_timestamp": "time", "wall time": "time", "relative time (process)": "time",
 }  # fmt: skip
 PLACES = [*KNOWN]
 WHOLE = 2.0**53  # beyond it a float skips whole numbers
@@ -71,13 +73,18 @@ class Column:
 
     def value(self, cell: Any) -> float:
         """Return the number in a cell (SI units), nan if it is empty. Raises ValueError."""
-        if cell is None or (isinstance(cell, str) and not cell.strip()):
+        text = str(cell).strip()
+        if cell is None or not text:
             return math.nan
         if isinstance(cell, bool) or not isinstance(cell, int | float | str):
             raise ValueError("not a number; write one")
-        if isinstance(cell, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cell):
-            cell = cell.replace(",", ".")  # as written in many countries
         timed = self.quantity in TIMES
+        if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
+            raise ValueError("above 1000 in some countries, not in others; write it with a point")
+        if re.fullmatch(r"[+-]?\d+,\d+", text):
+            cell = text.replace(",", ".")  # as written in many countries
+        elif timed and re.fullmatch(r"(\d{4}-[\d-]+[ T]|\d+:)?\d+:[\d:.Z+-]*\d[\dZ]*", text):
+            return printed_logs.clock(text)
         try:
             number = float("" if "_" in str(cell) else cell)  # "1_000" is Python, not a log
         except (ValueError, OverflowError):
@@ -142,13 +149,15 @@ def runs(path: Path) -> list[dict[str, str]]:
     """Return `columns` for each run in an export of several runs, such as W&B's."""
     with untrusted.refused(path, NEEDED):
         names, _ = log_table.read(path, NEEDED, "seconds")
-    timed = dict[str, list[str]]()
+    found = dict[str, dict[str, str]]()
     for name in names:
         column = None if name.endswith(log_table.ENDS) else _read_name(name)[1]
-        if column and column.quantity == "seconds":
-            timed.setdefault(name.rpartition(" - ")[0], []).append(name)
-    several = len(timed) > 1 and all(run and len(columns) == 1 for run, columns in timed.items())
-    return [{"seconds": columns[0]} for columns in timed.values()] if several else []
+        if column and column.quantity in ("step", "seconds", "time") and " - " in name:
+            of_run = found.setdefault(name.rpartition(" - ")[0], {})
+            if of_run.setdefault(column.quantity, name) != name:
+                return []
+    timed = [run for run in found.values() if {"seconds", "time"} & run.keys()]
+    return timed if len(timed) > 1 else []
 
 
 def is_log(path: Path) -> bool:
@@ -239,11 +248,16 @@ def _steps(
     elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
     if "time" in values and (elapsed or not same.any() or (gone[same] >= 0).mean() >= INCREASING):
         demand(same & (gone < 0), f"earlier than the step before; {RESUMED}", "time")
+        time = values["time"]
+        if not (time % 1).any() and np.isnan(compute).all():  # whole seconds blur single steps
+            rows = np.append(True, (np.diff(time // TICKS) != 0) | ~same)
+            rank, step, time = rank[rows], step[rows], time[rows]
+        same = rank[1:] == rank[:-1]
         keep = np.flatnonzero(same) + 1
         if not len(keep):
             raise ValueError(f"a single elapsed time; {NEEDED}")
         covered = np.diff(step)[same].astype(float)
-        return Log(path, rank[keep], step[keep], covered, gone[same], compute[keep])
+        return Log(path, rank[keep], step[keep], covered, np.diff(time)[same], compute[keep])
     seconds = values.get("seconds", values.get("time"))
     if seconds is None:
         seconds = compute + values["wait"]
