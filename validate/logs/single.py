@@ -19,11 +19,13 @@ from ..measurement.fingerprints import fingerprints
 from . import tables
 
 LARGEST = 100_000_000  # bytes
-NCCL = re.compile(r"^#\s+size\s+count\s+type\b", re.MULTILINE)  # the head of nccl-tests' table
-RANK = re.compile(r"^#\s+Rank\s+\d+.*?\bon\s+(\S+)", re.MULTILINE)
+NCCL = re.compile(r"^(.*?)#? +size +count +type\b.*\bbusbw\b", re.MULTILINE)
+"""The head of nccl-tests' table; mpirun may write a prefix before every line."""
+RANK = re.compile(r"^#? *Rank +\d+.*?\bon +(\S+)", re.MULTILINE)
 TIME = re.compile(r"[\d.]+(e-?\d+)?( ?[nmuµμ]?s)?")
 HOPS = 2.0, 1.0  # passes of a ring: an all-reduce; an all-gather or its reverse
 AGREES = 0.05  # largest relative difference of a table's ratio from these
+SATURATED = 0.95  # share of the rate asked for, above which it was not the link that limited it
 EXACT = 1.0  # rate (GB/s) from which two digits suffice
 
 
@@ -38,10 +40,11 @@ def calibrate(path: Path) -> CalibrationResult | None:
     except (OSError, ValueError):  # none of these formats: the next reader reports the fault
         return None
     with untrusted.refused(path, "give the whole output"):
-        if NCCL.search(text):
-            return _profile(path, _nccl(text))
-        if text.lstrip()[:1] == "{" and '"sum_received"' in text:
-            return _profile(path, _iperf(untrusted.loads(text)))
+        if "busbw" in text and (head := NCCL.search(text)):
+            lines = [line.removeprefix(head[1]) for line in text.splitlines()]
+            return _profile(path, _nccl("\n".join(lines)))
+        if text.lstrip()[:1] == "{" and ('"sum_received"' in text or '"iperf 3' in text):
+            return _profile(path, _iperf(text))
     written = map(str.strip, StringIO(text, newline=None))
     lines = [*islice((line for line in written if line[:1] not in ("", "#")), 2)]
     named = path.name.endswith(tables.TEXTS) and lines and not {",", "\0"} & {*lines[0]}
@@ -87,13 +90,13 @@ def _nccl(text: str) -> Link:
     ranks = len(hosts)
     if ranks < 2:
         raise ValueError("no lines '# Rank ...' of at least two ranks")
-    rows = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d+\s+[a-z]", line)]
+    rows = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\S+\s+[a-z]", line)]
     # Each line ends in time, two rates and errors, out of place and in place.
-    numbers = np.array([[float(row[n]) for n in (0, -8, -7, -6)] for row in rows])
-    numbers = numbers[numbers[:, 0] > 0]
+    numbers = np.array([[float(row[n]) for n in (0, -8, -6)] for row in rows if row[0] != "0"])
     if len(numbers) < 2:
         raise ValueError("no lines of two sizes")
-    sizes, lasted, algorithm, bus = numbers.T
+    sizes, lasted, bus = numbers.T
+    algorithm = sizes / lasted / 1e3  # old versions print another rate for gathers
     fast = algorithm >= min(EXACT, algorithm.max())
     factor = float(np.median(bus[fast] / algorithm[fast]))
     ring = [hops for hops in HOPS if abs(factor / (hops * (ranks - 1) / ranks) - 1) < AGREES]
@@ -105,12 +108,20 @@ def _nccl(text: str) -> Link:
     return Link(latency, per_byte, (note, "let each worker be one rank, or each region one host"))
 
 
-def _iperf(document: dict[str, Any]) -> Link:
-    """Read a link from iperf3's JSON. Raises ValueError."""
-    end, streams = document["end"], document["start"]["test_start"]["num_streams"]
+def _iperf(text: str) -> Link:
+    """Read a link from iperf3's JSON, or from its stream of events. Raises ValueError."""
+    events = [*map(untrusted.loads, text.splitlines())] if '"event"' in text[:100] else []
+    document = {one["event"]: one["data"] for one in events} if events else untrusted.loads(text)
+    if problem := document.get("error"):
+        raise ValueError(f"iperf3 failed: {problem}")
+    end, test = document["end"], document["start"]["test_start"]
+    streams, asked = test["num_streams"], float(test.get("target_bitrate") or 0)
     rate = float(end["sum_received"]["bits_per_second"]) / 8
     if not rate > 0:
         raise ValueError("nothing was received")
+    if asked and 8 * rate > SATURATED * asked * streams:
+        most = asked * streams / 1e6
+        raise ValueError(f"it was to send no more than {most:g} Mbit/s; measure with -b 0")
     trips = [stream["sender"].get("min_rtt", 0) for stream in end["streams"] if "sender" in stream]
     latency = min(filter(None, trips), default=0) / 2e6  # microseconds, there and back
     notes = [f"iperf3, {streams} stream" + "s" * (streams > 1)]
