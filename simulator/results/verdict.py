@@ -448,13 +448,16 @@ def surest(
     return pick, [Reason("surer", {"label": best, "low": low, "high": high})]
 
 
-def at_equal_loss(losses: Compared, times: Compared, base: str, worth: float) -> Compared:
+def at_equal_loss(
+    losses: Compared, times: Compared, base: str, worths: Iterable[float]
+) -> Compared:
     """Return the times (seconds) after which each loss would equal the mean loss of `base`.
 
-    `worth`: the relative change of the loss for `MARGIN` of the tokens, which gives the exponent by
-    which tokens grow with the loss.
+    `worths`: relative changes of the losses for `MARGIN` of the tokens; the least gives the
+    exponent by which tokens grow with the loss.
     """
-    power, goal = math.log1p(MARGIN) / math.log1p(worth), float(np.mean(losses.values[base]))
+    power = math.log1p(MARGIN) / math.log1p(min(worths, default=MARGIN))
+    goal = float(np.mean(losses.values[base]))
     equal = {
         label: [
             time * (loss / goal) ** power if math.isfinite(loss) and loss > 0 else math.inf
@@ -597,9 +600,9 @@ class _Case(NamedTuple):
         times = {k: [run.duration for run in runs] for k, runs in groups.items()}
         factors = {k: model.of_loss(groups[k], math.inf) for k, model in models}
         paces = {k: model.times for k, model in models if model.times is not None}
-        worth = min((model.worth(groups[k], math.inf) for k, model in models), default=MARGIN)
+        worths = [model.worth(groups[k], math.inf) for k, model in models]
         both = Compared(losses, factors), Compared(times, paces)
-        return of_equal_tokens(*both, worth, self.known, self.reasons)
+        return of_equal_tokens(*both, worths, self.known, self.reasons)
 
     def quickest(self) -> Verdict:
         """Answer by the time of a step or, with sampled clients, of a gradient."""
@@ -636,14 +639,18 @@ class _Case(NamedTuple):
 
 
 def of_equal_tokens(
-    losses: Compared, times: Compared, worth: float, known: Known, reasons: Sequence[Reason] = ()
+    losses: Compared,
+    times: Compared,
+    worths: Iterable[float],
+    known: Known,
+    reasons: Sequence[Reason] = (),
 ) -> Verdict:
     """Return the verdict by the days to the baseline's loss, after runs of equal tokens.
 
-    `times`: seconds of the runs; `worth`: see `at_equal_loss`.
+    `times`: seconds of the runs; `worths`: see `at_equal_loss`.
     """
     base = baseline(losses.values, known.names)
-    moved = at_equal_loss(losses, times, base, worth)
+    moved = at_equal_loss(losses, times, base, worths)
     equal, drawn = moved
     ranked = order(equal, equal, terms=Terms(known.exact, known.heavy), factors=drawn)
     tokens = {k: _tokens(known.rows.get(k, {})) for k in equal}

@@ -271,7 +271,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     if measure == "time_to_target_s":
         at_least = column("duration_s", "final_loss")
     compared, of_loss = Compared(scores, _drawn(left, measure)), measure == "final_loss"
-    margins = (record.get("margin", MARGIN) for record in left.values() if of_loss)
+    margins = [record.get("margin", MARGIN) for record in left.values() if of_loss]
     terms = Terms(
         scenario.deterministic, scenario.heavy_tailed and not of_loss, min(margins, default=MARGIN)
     )
@@ -280,7 +280,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
         trained = (algorithm.name for algorithm in scenario.algorithm if not algorithm.bound)
         known = known._replace(names=dict(zip(records, trained, strict=False)))
         times = Compared(column("duration_s"), _drawn(left, PACE))
-        return of_equal_tokens(compared, times, terms.margin, known).keys
+        return of_equal_tokens(compared, times, margins, known).keys
     ranking = order(scores, at_least, terms=terms, factors=compared.factors)
     ranking = ranking.stating(ranking.best, left[ranking.best].get("stated", {}).get(measure))
     column_ = BY_KEY[measure]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,48 +42,52 @@ def _digits(value: float) -> int:
     return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("-0"))
 
 
-def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[str, list[Score]]:
+class Judged(NamedTuple):
+    """The scores of a search as its verdict judges them, by label.
+
+    `losses`: values and errors of the scores before; `base`: the reference of losses, None if
+    values are not losses at one time; `out`: labels whose loss exceeds the user's bound.
+    """
+
+    scores: Mapping[str, Sequence[Score]]
+    losses: verdict.Compared
+    base: str | None = None
+    out: Sequence[str] = ()
+
+
+def judged(contenders: Sequence[Contender], objective: TuningObjective) -> Judged:
     """Return scores by label as the verdict judges them.
 
     After equal tokens a score becomes the time, or the money and time, to the loss of the baseline.
-    If the user bounds the loss, losses within the bound need no extra time. Otherwise scores are
-    unchanged.
+    If the user bounds the loss, losses within the bound (by their best estimate) need no extra
+    time. Otherwise scores are unchanged.
     """
     scores = {contender.label: contender.scores for contender in contenders}
-    if not objective.steps:
-        return scores
-    losses, base = compared(scores), reference(contenders)
+    losses, most = compared(scores), objective.max_loss
+    base = reference(contenders) if objective.of_loss and objective.target is None else None
+    if not objective.steps or base is None:
+        return Judged(scores, losses, base)
     models = {one.label: one.model for one in contenders if one.model}
     drawn = {label: np.array(model.times) for label, model in models.items() if model.times}
     spent = {label: [objective.spent(score) for score in runs] for label, runs in scores.items()}
-    times = verdict.Compared(spent, drawn)
-    if objective.max_loss is None:
-        worth = min((model.margin for model in models.values()), default=MARGIN)
-        times = verdict.at_equal_loss(losses, times, base, worth)
-    out = excluded(losses, base, objective.max_loss)
+    times, out = verdict.Compared(spent, drawn), list[str]()
+    if most is None:
+        times = verdict.at_equal_loss(losses, times, base, [m.margin for m in models.values()])
+    else:
+        shares = {label: losses.above(label, base) for label in scores if label != base}
+        out = [label for label, share in shares.items() if not share or share.value > most]
 
     def moved(score: Score, value: float, label: str) -> Score:
-        if objective.max_loss is not None and (label in out or not score.reached):
-            value = math.inf
         factors = tuple(times.factors[label].tolist()) if label in times.factors else ()
         model = score.model and score.model._replace(factors=factors, margin=MARGIN)
+        value = math.inf if label in out or not score.reached else value
         return score._replace(value=value, model=model)
 
-    return {
+    rows = {
         label: [moved(*pair, label) for pair in zip(runs, times.values[label], strict=True)]
         for label, runs in scores.items()
     }
-
-
-def excluded(losses: verdict.Compared, base: str, most: float | None) -> list[str]:
-    """Return the labels whose loss exceeds that of `base` by more than a share `most` of it.
-
-    The best estimate counts. None: there is no bound.
-    """
-    if most is None:
-        return []
-    shares = {label: losses.above(label, base) for label in losses.values if label != base}
-    return [label for label, share in shares.items() if not share or share.value > most]
+    return Judged(rows, losses, base, out)
 
 
 def reference(contenders: Sequence[Contender]) -> str:
@@ -112,27 +116,23 @@ def compared(scores: Mapping[str, Sequence[Score]]) -> verdict.Compared:
     return verdict.Compared(values, drawn)
 
 
-def ordered(
-    contenders: Sequence[Contender], objective: TuningObjective,
-    scores: Mapping[str, Sequence[Score]],
-) -> Order:  # fmt: skip
-    """Return the order of contenders that have run with all seeds, by their `judged` scores.
+def ordered(contenders: Sequence[Contender], objective: TuningObjective, scores: Judged) -> Order:
+    """Return the order of contenders that have run with all seeds.
 
     If none reached the target with every seed, the one closest to it comes first. Under a learning
     curve the order includes configurations that were given up early, because only seeds decided
     that.
     """
     if objective.steps:  # the race judged by loss alone, but time counts as well
-        return order_of(scores, objective)
+        return order_of(scores.scores, objective)
     survivors = [contender for contender in contenders if not contender.stopped]
     best = None
     if not any(contender.all_reached for contender in survivors):
         best = min(survivors, key=Contender.mean).label
-    first = order_of({c.label: scores[c.label] for c in survivors}, objective,
-                     best)  # fmt: skip
+    first = order_of({c.label: c.scores for c in survivors}, objective, best)
     if all(contender.factors is None for contender in survivors):
         return first
-    return order_of(scores, objective, first.best)
+    return order_of(scores.scores, objective, first.best)
 
 
 def order_of(
@@ -150,13 +150,11 @@ def order_of(
     return order(values, bounds, terms=terms, best=best, factors=factors)
 
 
-def ranking(
-    contenders: Sequence[Contender], best: str, scores: Mapping[str, Sequence[Score]]
-) -> list[Contender]:
+def ranking(contenders: Sequence[Contender], best: str, judged: Judged) -> list[Contender]:
     """Sort contenders by their mean distance to `best` on the seeds run."""
 
     def distance(contender: Contender) -> tuple[bool, float]:
-        label = contender.label
+        label, scores = contender.label, judged.scores
         pairs = zip(scores[label], scores[best], strict=False)  # it may have been given up early
         gaps = [one.penalised - other.penalised for one, other in pairs]
         return label != best, float(np.mean(gaps))

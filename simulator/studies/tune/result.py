@@ -108,12 +108,16 @@ class TuneResult(Display):
         return ranking.simplicity(contender.candidate, self.space.scenario.programs)
 
     @cached_property
-    def _compared(self) -> Compared:
-        return ranking.compared(ranking.judged(self.ranked, self.objective))
+    def _judged(self) -> ranking.Judged:
+        return ranking.judged(self.ranked, self.objective)
 
     @cached_property
+    def _compared(self) -> Compared:
+        return ranking.compared(self._judged.scores)
+
+    @property
     def _losses(self) -> Compared:
-        return ranking.compared({contender.label: contender.scores for contender in self.ranked})
+        return self._judged.losses
 
     @cached_property
     def _equal_loss(self) -> Order:
@@ -121,13 +125,12 @@ class TuneResult(Display):
         aim = replace(self.objective, day=0.0, max_loss=None)
         if not self.objective.ruled:
             return self.order
-        return ranking.order_of(ranking.judged(self.ranked, aim), aim)
+        return ranking.order_of(ranking.judged(self.ranked, aim).scores, aim)
 
     @property
     def reference(self) -> str | None:
         """The reference of losses; None if values are not losses at one time."""
-        aim = self.objective
-        return ranking.reference(self.ranked) if aim.of_loss and aim.target is None else None
+        return self._judged.base
 
     @property
     def _question(self) -> Question:
@@ -197,8 +200,8 @@ class TuneResult(Display):
         if aim.day:
             reasons.append(Reason("day-worth", {"worth": {"value": aim.day, "unit": aim.currency}}))
         if aim.max_loss is not None:
-            out = len(ranking.excluded(self._losses, self.reference or "", aim.max_loss))
-            numbers = {"count": out, "most": aim.max_loss, "label": self.reference}
+            out, base = len(self._judged.out), self.reference
+            numbers = {"count": out, "most": aim.max_loss, "label": base}
             reasons.append(Reason("max-loss", numbers))
         return reasons
 
