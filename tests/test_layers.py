@@ -40,8 +40,6 @@ ORDER = {
 }
 FILES = {"simulator": SIMULATOR, "validate": VALIDATE, "deploy": DEPLOY}
 MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcomer can take in
-
-
 LINES = """
     paceline/*.py              1135   19 commands with their options, and what --explain adds
     paceline/deploy            3600   sessions with islands, stated memory, steering, watching

@@ -26,12 +26,12 @@ GLOO = 2 * (48 + 48 + HEADERS + FRAME)
 """Overhead bytes of a hop of gloo: headers (pair.h, struct Op) of a segment and of the receiver's
 notification, each in a packet."""
 
-
 HOST = 1.37e9
 """Bytes/s that gloo's only thread receives, sums and sends, while its link waits: two hosts with
 40 Gbit/s cards reach 1.073 GB/s (pytorch/gloo#248), the result of 1/5 + 1/1.37 ns."""
 HOSTS = (0.65e9, 2.4e9)
 """The same for slow and fast hosts: 5 and 19 Gbit/s over the fastest cards."""
+WIDENED = 10**9  # the number of quantiles that already contain Student's factor
 
 
 def payload(mtu: int) -> int:
@@ -92,9 +92,6 @@ def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) ->
     return saved
 
 
-# Effects on a scenario's [network]
-
-
 def one_way(network: Network) -> bool:
     """Return whether acknowledgements of means never compete with payload."""
     return network.library == "ideal" and network.collective in ("tree", "star")
@@ -145,19 +142,25 @@ def measured() -> dict[str, float]:
 
 
 class Missed(NamedTuple):
-    """Quantiles (5, 50, 95 %) of measured over predicted time of `number` collectives."""
+    """Quantiles (5, 50, 95 %) of measured over predicted time of `number` collectives.
+
+    `latency`: low and high over the median of latencies alone, None: as of all time.
+    """
 
     low: float
     median: float
     high: float
     number: int
+    latency: tuple[float, float] | None = None
 
 
 def missed(scenario: Scenario) -> Missed:
     """Return the errors of these rules for a scenario without a profile.
 
     Hosts may be slower than the slowest line: a socket is as fast as one core, and the published
-    rates are those of NCCL's sockets. gloo's law includes its only thread.
+    rates are those of NCCL's sockets. Student's factor applies to these rates, which do not depend
+    on the line: else a faster line would raise the longest time. gloo's law includes its only
+    thread.
     """
     values, network = measured(), scenario.network
     base = Missed(values["low"], values["median"], values["high"], int(values["collectives"]))
@@ -167,13 +170,21 @@ def missed(scenario: Scenario) -> Missed:
         return base._replace(low=base.low * fast / usual, high=base.high * slow / usual)
     if not rate:
         return base
-    low, median, high = (
-        rate / values[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
-    )
-    quantiles = max(base.low, low), max(base.median, median), max(base.high, high)
-    if network.library == "ideal" and quantiles == base[:3]:
-        return base
-    return Missed(*quantiles, int(values["hosts"]))
+    hosts = int(values["hosts"])
+    slow, usual, fast = (rate / values[f"hosts_{at}"] for at in ("low", "median", "high"))
+    of_line, of_host = (_widened(one) for one in (base, Missed(fast, usual, slow, hosts)))
+    low, median, high = (max(pair) for pair in zip(of_line, of_host, strict=True))
+    bare = of_line[0] / of_line[1], of_line[2] / of_line[1]
+    return base if (low, median, high) == of_line else Missed(low, median, high, WIDENED, bare)
+
+
+def _widened(missed: Missed) -> tuple[float, float, float]:
+    """Return the quantiles with Student's factor for their number."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
+
+    low, median, high, number, _ = missed
+    power = float(stdtrit(number - 1, 0.95) / stdtrit(WIDENED, 0.95))
+    return median * (low / median) ** power, median, median * (high / median) ** power
 
 
 def rates(network: Network) -> list[float]:
@@ -242,11 +253,3 @@ def costs(scenario: Scenario) -> Overhead:
             * fraction ** (1 + overhead.transmission_exponent),
         }
     return overhead.model_copy(update=update)
-
-
-def slowed(scenario: Scenario, factor: float) -> Scenario:
-    """Return a scenario whose links take `factor` times as long."""
-    overhead = costs(scenario)
-    keys = ("latency_factor", "transmission_factor", "message_factor")
-    slower = overhead.model_copy(update={key: factor * getattr(overhead, key) for key in keys})
-    return scenario.model_copy(update={"overhead": (slower,)})

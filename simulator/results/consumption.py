@@ -17,8 +17,8 @@ from ..cluster.membership import all_day, worked
 from ..scenario.hardware import FLOPS_PER_PARAMETER
 from ..scenario.scenario import Scenario
 from ..scenario.tables import Prices
-from . import intervals, prediction_interval, wording
-from .prediction_interval import PACE, TARGET, LossModel
+from . import intervals, wording
+from .prediction_interval import PACE, TARGET, Errors, LossModel
 from .run import Run
 from .statistics import at, common_unit, crossing, estimated, with_unit
 
@@ -147,7 +147,7 @@ def summary(
     amounts = summarise_amounts(whole, scenario.cost, Bounds(heavy, None, limits, within))
     if target is None:
         return amounts | {"to_target": None}
-    factors = prediction_interval.to_target(model, runs, target) if model else None
+    factors = Errors(model).to_target(runs, target) if model else None
     there = [used(scenario, run, crossing(run, target)) for run in runs]
     bounds = Bounds(heavy, factors, within=stated.get(TARGET))
     return amounts | {"to_target": _amounts(there, scenario.cost, bounds)}

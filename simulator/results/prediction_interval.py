@@ -546,7 +546,9 @@ class Errors(NamedTuple):
 
     def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:
         """Draw a factor of the loss at `time` (seconds); slower runs have done fewer steps."""
-        result = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
+        result = np.ones(1)
+        if self.loss is not None:
+            result = self.loss.factors(step_at(runs, time))[:, 0]
         if self.times is None:
             return result
         times = time / np.append(1.0, np.minimum(self.times, sys.float_info.max))
@@ -556,8 +558,17 @@ class Errors(NamedTuple):
         return moved
 
     def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
-        """Draw a factor of the time that runs take to reach a loss."""
-        factors = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
+        """Draw a factor of the time to reach a loss or, if no run reaches it, of the time spent."""
+        factors = np.ones(1)
+        if self.loss is not None:
+            times = [crossing(run, target) for run in runs]
+            pairs = zip(runs, times, strict=True)
+            steps = [at(run, time, "step") for run, time in pairs if isfinite(time)]
+            step, gain = runs[0].curve["step"][-1], target / runs[0].curve["loss"][-1]
+            if steps:
+                step, gain = sum(steps) / len(steps), 1.0
+            if step > 0 and isfinite(gain):
+                factors = self.loss.stretches(step, gain)
         moved: np.ndarray = factors if self.times is None else factors * self.times
         return moved
 
@@ -572,23 +583,6 @@ Models = Mapping[str, Errors]
 NO_MODELS: Models = {}
 
 
-def of_loss(model: LossModel, runs: Sequence[Run], time: float = inf) -> np.ndarray:
-    """Draw a factor of the loss at `time` (seconds; default: at the end)."""
-    result: np.ndarray = model.factors(step_at(runs, time))[:, 0]
-    return result
-
-
 def step_at(runs: Sequence[Run], time: float) -> float:
     """Return the mean step of runs at `time` (seconds)."""
     return sum(at(run, time, "step") for run in runs) / len(runs)
-
-
-def to_target(model: LossModel, runs: Sequence[Run], target: float) -> np.ndarray:
-    """Draw a factor of the time to reach a loss or, if no run reaches it, of the time spent."""
-    times = [crossing(run, target) for run in runs]
-    steps = [at(run, time, "step") for run, time in zip(runs, times, strict=True) if isfinite(time)]
-    if steps:
-        step, gain = sum(steps) / len(steps), 1.0
-    else:
-        step, gain = runs[0].curve["step"][-1], target / runs[0].curve["loss"][-1]
-    return model.stretches(step, gain) if step > 0 and isfinite(gain) else np.ones(1)

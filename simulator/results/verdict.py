@@ -322,6 +322,11 @@ class Compared(NamedTuple):
             ratio = intervals.widened(ratio, drawn)
         return ratio.moved(math.expm1)
 
+    def beyond(self, base: str, most: float) -> list[str]:
+        """Return the labels whose best estimate is above that of `base` by more than `most`."""
+        shares = {label: self.above(label, base) for label in self.values if label != base}
+        return [label for label, share in shares.items() if not share or share.value > most]
+
 
 def conclude(
     question: Question,

@@ -11,7 +11,6 @@ from ..cluster.membership import stretched
 from ..engines.dispatch import run_seeds, with_tuned_rate
 from ..objectives.learning_curve import evidence
 from ..objectives.learning_curve.objective import Expected, mechanism, size
-from ..results import prediction_interval
 from ..results.intervals import TAILS
 from ..results.prediction_interval import PACE, TARGET, Errors, Models, TimeModel
 from ..results.run import Run, diverged
@@ -129,12 +128,12 @@ def intervals(
     added.
     """
     lasts = [run.curve["loss"][-1] for run in runs]
-    ends = {**stated, "loss": _of_runs(lasts, prediction_interval.of_loss(model, runs))}
+    ends = {**stated, "loss": _of_runs(lasts, Errors(model).of_loss(runs, inf))}
     if target is None:
         return ends
     times = [crossing(run, target) for run in runs]
     until = times if any(map(isfinite, times)) else [run.duration for run in runs]
-    steps, mean = prediction_interval.to_target(model, runs, target), sum(until) / len(until)
+    steps, mean = Errors(model).to_target(runs, target), sum(until) / len(until)
     factors = stretched(cluster, mean, steps)  # clients compute only in some hours
     return ends | {TARGET: of_steps(until, factors, stated.get(TARGET) if until is times else None)}
 

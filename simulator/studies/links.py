@@ -5,6 +5,7 @@ from math import ceil, hypot, inf, isfinite, log, log1p
 from typing import Any, NamedTuple
 
 from ..network import tcp
+from ..network.closed_form import ClosedForm
 from ..results import prediction_interval
 from ..results.prediction_interval import Calibrated, TimeModel, Uncalibrated
 from ..results.run import Run
@@ -147,10 +148,22 @@ def _by_links(case: _Case, ends: tcp.Missed) -> list[float]:
     working = 1 - sum(map(held_up, case.runs)) / len(case.runs)
     share = breakdown(case.runs)["communicate"] / (working or 1.0)
     factors = ends.low / ends.median, ends.high / ends.median
+    # NCCL's transmission beyond the plan counts as latency, but slow hosts lengthen it.
+    way = ClosedForm(case.alone).way("mean", case.alone.model.bytes, None)
+    part = way.extra / (way.extra + (way.delay or 0.0)) if way.extra else 0.0
+    pairs = zip(factors, ends.latency or factors, strict=True)
+    latency = {factor: part * factor + (1 - part) * bare for factor, bare in pairs} | {1.0: 1.0}
+
+    def slowed(scenario: Scenario, factor: float) -> Scenario:
+        overhead, rest = tcp.costs(scenario), {"latency_factor": latency[factor]}
+        times = dict.fromkeys(("transmission_factor", "message_factor"), factor) | rest
+        update = {key: times[key] * getattr(overhead, key) for key in times}
+        return scenario.model_copy(update={"overhead": (overhead.model_copy(update=update),)})
+
     moves = []
-    for factor, moved in zip(factors, case.moved(tcp.slowed, factors), strict=True):
-        # Latencies of messages stay the same: at least the visible time changes.
-        least, most = sorted((log1p(share * (factor - 1)), log(factor)))
+    for factor, moved in zip(factors, case.moved(slowed, factors), strict=True):
+        # NCCL's latencies stay the same: at least the visible time changes.
+        least, most = sorted((log1p(share * (latency[factor] - 1)), log(factor)))
         moves.append(min(max(moved, least), most))
     return moves
 

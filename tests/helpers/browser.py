@@ -14,8 +14,6 @@ from tests.helpers.waiting import PATIENCE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PHONE = {"width": 390, "height": 844}
-
-
 WIDTHS = (390, 768, 1280)
 CLASHES = beside(__file__, "clashes.js")
 

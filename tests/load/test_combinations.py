@@ -53,8 +53,6 @@ def test_dimensions_of_objectives_are_known_before_they_are_built():
 PARAMETERS = {row.name: row.variants[0] for row in ROWS}
 FEEDING_BACK = {"top-k", "random-k", "power-sgd", "sparse-loco"}
 LINED = [name for name, item in catalogue().items() if "codec" in item.parameters.model_fields]
-
-
 ACCEPTED = [
     (name, codec)
     for name in LINED

@@ -146,8 +146,6 @@ WRONG = {
     for name, case in CASES.items()
 }
 BEYOND_SCHEMA = [name for name, case in CASES.items() if not case.get("schema", True)]
-
-
 JARGON = ("type=", "pydantic", "http", "Input should", "Traceback", "validation error")
 
 

@@ -256,9 +256,9 @@ def test_hosts_move_no_more_than_published_ones(library):
     measured = tcp.measured()
     assert tcp.missed(slow)[:3] == (measured["low"], measured["median"], measured["high"])
     carried = tcp.usable(fast.network) * 12.5e9
-    ends = [carried / measured[f"hosts_{name}"] for name in ("high", "median", "low")]
-    assert tcp.missed(fast)[:3] == pytest.approx(ends)
-    assert tcp.missed(fast).number == measured["hosts"] < tcp.missed(world()).number
+    power, usual = 1.859548 / 1.644854, measured["hosts_median"]  # Student's of nine hosts
+    rates = [measured[f"hosts_{name}"] / usual for name in ("high", "median", "low")]
+    assert tcp.missed(fast)[:3] == pytest.approx([carried / usual / r**power for r in rates])
     behind = fast.cluster.model_copy(update={"group": (Group(name="a", workers=1, up="1 Gbit/s"),)})
     assert tcp.missed(fast.model_copy(update={"cluster": behind})) == tcp.missed(slow)  # of a line
 

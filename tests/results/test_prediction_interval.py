@@ -5,6 +5,7 @@ import math
 import sys
 import tomllib
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,7 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.results import prediction_interval, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.order import order
-from paceline.simulator.results.prediction_interval import (
-    ALONE,
-    FITTED,
-    NO_ERRORS,
-    Kind,
-    Published,
-    Spread,
-)  # fmt: skip
+from paceline.simulator.results.prediction_interval import Kind, Published, Spread
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.links import collective_share
 from paceline.simulator.studies.tune.objective import tuning_objective
@@ -68,7 +62,7 @@ def test_programs_that_were_not_fitted_have_their_family_s_error():
     for label, error in {"local-sgd tau=2": 0.01, "dts delay=2": 0.04, "asgd": 0.02,
                          "d-psgd": 0.04}.items():  # fmt: skip
         assert half(actual[label]) == pytest.approx(eight * error), label
-    assert actual["ssgd"]["interval90_basis"] == FITTED
+    assert actual["ssgd"]["interval90_basis"] == prediction_interval.FITTED
     assert (
         "learnt from 9 programs without fitted runs (a matrix)"
         in (actual["asgd"]["interval90_basis"])
@@ -144,7 +138,7 @@ def test_a_fitted_program_under_other_conditions_was_not_fitted():
 def test_a_profile_that_states_no_error_of_the_model_says_so():
     actual, result = rows(model_error=None)
     assert all(half(row) == pytest.approx(0, abs=1e-12) for row in actual.values())
-    assert {row["interval90_basis"] for row in actual.values()} == {ALONE}
+    assert {row["interval90_basis"] for row in actual.values()} == {prediction_interval.ALONE}
     assert result.notes == simulate(result.scenario.model_copy(update={"calibration": None})).notes
 
 
@@ -217,11 +211,20 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     apart = math.hypot(apart, slow_gpu, unseen) / 1.645
     programs = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
     alone = Spread(programs["seconds_per_step"]["blocking"] ** 2, programs["programs"] - 1)
-    both = alone + Spread(apart**2, measured["hosts"] - 1)
+    both = alone + Spread(apart**2, measured["collectives"] - 1)
     ends = row["seconds_per_step"]["interval90"]
     stated = math.log(ends[1] / row["seconds_per_step"]["mean"])
     assert stated == pytest.approx(both.within(), rel=0.01)
     assert "NCCL's other algorithm" in row["interval90_basis"]
+
+
+@looped("parameters", [100_000, 25_000_000])
+def test_a_faster_card_never_lengthens_the_longest_time(parameters):
+    line, model = {"transport": "tcp", "library": "nccl"}, {"parameters": parameters}
+    lines = (line | {"card": card} for card in ("10gbe", "25gbe", "400gbe"))
+    worlds = (scenario({"name": "ssgd"}, network=line, model=model) for line in lines)
+    ends = [simulate(world).algorithms[0]["interval90"]["seconds_per_step"][1] for world in worlds]
+    assert all(later <= 1.005 * end for end, later in pairwise(ends)), ends
 
 
 @looped(("name", "library", "adds"), [
@@ -347,7 +350,9 @@ def test_an_order_within_what_tcp_may_take_is_undecided(transport, other, decide
     assert (doubt is not None and doubt.code == "time-model") == (not decided)
     scores = {}
     for label, runs in result.groups.items():
-        errors = learning.errors(scenario, result.groups, {}, result.links).get(label, NO_ERRORS)
+        errors = learning.errors(scenario, result.groups, {}, result.links).get(
+            label, prediction_interval.NO_ERRORS
+        )
         aim = tuning_objective(scenario, None)
         scores[label] = [aim.score(run, scenario, None, errors) for run in runs]
     ours = order(

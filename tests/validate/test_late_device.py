@@ -116,8 +116,6 @@ def train(made, algorithm, folder, native):
 
 
 QUICK = {"ssgd-bucketed", "hpsgd", "asgd", "gossip-and-mean"}
-
-
 PLAIN = [*tables(2, "float64"), {"name": "gossip-and-mean", "label": "both"}]
 VARIANTS = [case for case in tables(4, "float64") if case.get("graph") is None]
 

@@ -63,19 +63,19 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> Judge
     time. Otherwise scores are unchanged.
     """
     scores = {contender.label: contender.scores for contender in contenders}
-    losses, most = compared(scores), objective.max_loss
+    losses, out = compared(scores), list[str]()
     base = reference(contenders) if objective.of_loss and objective.target is None else None
     if not objective.steps or base is None:
         return Judged(scores, losses, base)
     models = {one.label: one.model for one in contenders if one.model}
     drawn = {label: np.array(model.times) for label, model in models.items() if model.times}
     spent = {label: [objective.spent(score) for score in runs] for label, runs in scores.items()}
-    times, out = verdict.Compared(spent, drawn), list[str]()
-    if most is None:
-        times = verdict.at_equal_loss(losses, times, base, [m.margin for m in models.values()])
+    times = verdict.Compared(spent, drawn)
+    if objective.max_loss is None:
+        worths = [model.margin for model in models.values()]
+        times = verdict.at_equal_loss(losses, times, base, worths)
     else:
-        shares = {label: losses.above(label, base) for label in scores if label != base}
-        out = [label for label, share in shares.items() if not share or share.value > most]
+        out = losses.beyond(base, objective.max_loss)
 
     def moved(score: Score, value: float, label: str) -> Score:
         factors = tuple(times.factors[label].tolist()) if label in times.factors else ()
