@@ -70,9 +70,7 @@ def bucketed_seconds_per_step(
         begins = max(free, freed)
         free = begins + cost.transmission
         end = max(end, free + cost.latency)
-        flights = [flight for flight in flights if flight[1] > freed] + [
-            (begins, free + cost.latency)
-        ]
+        flights.append((begins, free + cost.latency))
     return end
 
 
@@ -353,8 +351,6 @@ def steps_of(scenario: Scenario) -> Callable[[int], float]:
     """
     workers, cost = _laws(scenario), mean_cost(scenario)
     whole = cost.transmission + cost.latency
-    if not scenario.network.closed_form or scenario.network.transport != "tcp":
-        return cache(lambda tau: seconds_per_step(workers, whole, tau))
     network, size = ClosedForm(scenario), scenario.model.bytes
 
     def of_period(tau: int) -> float:

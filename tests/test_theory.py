@@ -389,6 +389,7 @@ def test_table_of_figure_3():
     assert ten["seconds_per_step"] == pytest.approx(1.7337, abs=5e-4)
     assert ten["speedup"] == pytest.approx(2.527, abs=1e-3)
     assert ten["floor"] == pytest.approx(0.0626)
+    assert theory.theory(load("adacomm/figure3"))["intervals"]
     (crossing,) = table["crossings"]
     assert (crossing["tau"], crossing["against"]) == (10, 1)
     assert crossing["time"] == pytest.approx(1148.9, abs=0.1)
@@ -631,12 +632,11 @@ def test_over_tcp_without_a_profile_a_step_takes_what_simulate_says():
     assert simulated > 0.8
     assert theory.theory(made)["sync_seconds_per_step"] == pytest.approx(simulated, rel=0.01)
     network = {"bandwidth": "1 Gbit/s", "latency": "50 ms", "transport": "tcp"}
-    made = worlds.scenario(
-        {"name": "local-sgd", "tau": 5}, network=network, model={"parameters": 5_000_000},
-        theory={"periods": [5]},
-    )  # fmt: skip
-    (row,) = theory.theory(made)["periods"]
-    assert row["seconds_per_step"] == pytest.approx(worlds.simulate(made).duration / 20, rel=1e-9)
+    plan = {"network": network, "model": {"parameters": 5_000_000}, "theory": {"periods": [5]}}
+    program, worker = {"name": "local-sgd", "tau": 5}, {"compute": "100 ms"}
+    few, made = (worlds.scenario(program, steps=n, **worker, **plan) for n in (20, 40))
+    later = (worlds.simulate(made).duration - worlds.simulate(few).duration) / 20
+    assert theory.theory(made)["periods"][0]["seconds_per_step"] == pytest.approx(later, rel=1e-9)
     # A pause begins when gloo's last segment has arrived, not when the links have sent it.
     network |= {"library": "gloo"}
     plan = {"network": network, "model": {"parameters": 10_000_000}, "theory": {"periods": [1]}}
