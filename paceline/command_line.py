@@ -426,7 +426,7 @@ def _reproduce(
     from paceline.simulator.studies.papers.reproduce import reproduce
 
     names = NAMES if paper is None else (paper,)
-    with _resumable(out), _progress("reproducing", "claims, left") as progress:
+    with _resumable(out), _progress("reproducing", "claims", known=inf) as progress:
         claims = reproduce(
             names,
             full=full,
@@ -857,17 +857,20 @@ def _figures(kinds: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
+def _progress(
+    doing: str = "simulating", what: str = "runs, left", *, known: float = KNOWN
+) -> "Iterator[Progress | None]":
     """Show progress on stderr: a bar, or lines without a terminal; yield the callback."""
+    rest = Remaining(known)
     if _quiet.get() or not sys.stderr.isatty():
-        yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"))
+        yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"), rest)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = doing, BarColumn(), MofNCompleteColumn(), what, TextColumn("{task.fields[left]}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task, rest = bar.add_task("", left=""), Remaining()
+        task = bar.add_task("", left="")
 
         def show(done: float, total: int) -> None:
             left = rest.words(time.monotonic(), done, total)
@@ -876,10 +879,9 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
         yield show
 
 
-def _lines(doing: str, what: str) -> "Progress":
+def _lines(doing: str, what: str, rest: "Remaining") -> "Progress":
     """Return a callback that prints progress after ten seconds, then twice a minute."""
     start = last = time.monotonic()
-    rest = Remaining()
 
     def show(done: float, total: int) -> None:
         nonlocal last
@@ -893,10 +895,10 @@ def _lines(doing: str, what: str) -> "Progress":
 
 
 class Remaining:
-    """Estimator of the remaining time, by the mean rate of the current part."""
+    """Estimator of the remaining time, by a part's mean rate once the share `known` is done."""
 
-    def __init__(self) -> None:
-        self._began, self._before, self._done = 0.0, 0.0, inf
+    def __init__(self, known: float) -> None:
+        self._known, self._began, self._before, self._done = known, 0.0, 0.0, inf
 
     def words(self, now: float, done: float, total: float) -> str:
         """Return the remaining time in words, and the current work; "" if unknown."""
@@ -905,7 +907,7 @@ class Remaining:
         if done < self._done:  # at first, and when another part begins
             self._began, self._before = now, done
         self._done = done
-        if done - self._before < KNOWN * total:
+        if done - self._before < self._known * total:
             return ""
         rest = (now - self._began) * (total - done) / (done - self._before)
         left = f"about {rest / 60:.0f} min left" if rest >= 30 else "less than 1 min left"
