@@ -22,6 +22,7 @@ from .messages import nearest
 
 LARGEST = 100_000_000  # bytes of a log; a million steps take about 20 MB
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
+WIDE = b"\xff\xfe", b"\xfe\xff"  # first bytes of UTF-16, which PowerShell writes
 EVENTS = "tfevents"  # in the name of every event file of TensorBoard
 SHOWN = 80  # characters of a cell in a message
 ENDS = ("__MIN", "__MAX")  # of the two extra columns that W&B exports for every metric
@@ -42,18 +43,19 @@ def read(path: Path, needed: str, value: str, cut: Cut | None = None) -> tuple[l
     """
     with untrusted.refused(path, needed), untrusted.unpacked(path) as file:
         data = untrusted.content(file, LARGEST)
-        if EVENTS not in path.name and b"\0" in data:
+        encoding = "utf-16" if data[:2] in WIDE else "utf-8-sig"
+        if EVENTS not in path.name and b"\0" in data and encoding != "utf-16":
             raise ValueError("not text in UTF-8; unpack it, or save it as UTF-8")
         data = cut(data) if cut else data
-        text = "" if EVENTS in path.name else data.decode("utf-8-sig")
     if EVENTS in path.name:
         names, rows = _events(path)
-    elif printed := printed_logs.read(text):
+    elif printed := printed_logs.read(data.decode(encoding, "replace")):
         names, rows = printed[0], partial(iter, printed[1])
-    elif text.lstrip()[:1] in ("{", "["):
-        names, rows = _json(text, value)
     else:
-        names, rows = _csv(text, needed, value)
+        with untrusted.refused(path, needed):
+            text = data.decode(encoding)
+        by_keys = re.match(r"\s*(\{|\[\s*([\[{\]]|$))", text)
+        names, rows = _json(text, value) if by_keys else _csv(text, needed, value)
     if len(names) > WIDEST:
         raise ValueError(f"{len(names)} columns, at most {WIDEST}; {needed}")
     return names, rows
@@ -152,9 +154,10 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
             raise ValueError(f"line {begins}: {error}; is a quote left open?") from None
 
     names = [name.strip() for name in next(parsed())[1]]
-    if len(names) < 2 and " " in names[0]:
+    if re.search(r"\d.* | .*\d", names[0]) or (len(names) < 2 and " " in names[0]):
         raise ValueError(
-            f"line {first + 1}: one column; divide columns by a comma, semicolon, tab or bar"
+            f"line {first + 1}: neither of a known training loop, nor names of columns divided by "
+            f'a comma, semicolon, tab or bar; write a first line such as "step,{value}"'
         )
     if all(name[:1].isdecimal() for name in names):
         raise ValueError(

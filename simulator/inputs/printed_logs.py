@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from io import StringIO
 from itertools import islice
 from typing import Any, NamedTuple
@@ -39,7 +40,8 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
     matches. Raises ValueError if the step numbers restart, and for an output without steps.
     """
     text = re.sub(PATTERNS["colours"], "", text)
-    head = "".join(islice(StringIO(text, newline=None), HEAD))
+    first = islice(StringIO(text, newline=None), HEAD)
+    head = "\n".join(line[:LONGEST].rstrip("\n") for line in first)
     lines, best, rows = list[str](), "", Rows()
     for name, table in PATTERNS["framework"].items():
         framework = Framework(**table)
@@ -98,19 +100,32 @@ def _steps(framework: Framework, lines: Sequence[str]) -> Rows:
 def _cells(framework: Framework, at: re.Match[str], text: str) -> dict[str, Any]:
     """Return a step, its loss, and its time; without a time, the timestamp before it."""
     groups = {"step": at[1], "epoch": 0, "of": 0} | {k: v for k, v in at.groupdict().items() if v}
-    row: dict[str, Any] = {"step": int(groups["step"]) + int(groups["epoch"]) * int(groups["of"])}
+    step, epoch, of = (int(str(groups[key]).replace(",", "")) for key in ("step", "epoch", "of"))
+    row: dict[str, Any] = {"step": step + epoch * of}
     for key, pattern in framework.columns.items():
-        if match := re.search(pattern.replace("NUMBER", PATTERNS["number"]), text):
-            row[key] = _value(match[1]) * (framework.loss if key == "loss" else 1.0)
-    stamp = re.search(PATTERNS["stamp"], at.string[: at.start()])
+        if match := _compiled(pattern).search(text):
+            value = _value(match[match.lastindex or 1], key)
+            row[key] = value * (framework.loss if key == "loss" else 1.0)
+    stamp = re.search(PATTERNS["stamp"], at.string[: at.start(at.re.groupindex.get("step", 1))])
     if stamp and not row.keys() - UNTIMED:
         row["_timestamp" if "-" in stamp[0] else "wall_time_s"] = clock(stamp[0])
     return row
 
 
-def _value(text: str) -> float:
-    """Return a number such as 1,705 or 11.5K, or the seconds of a clock."""
-    if re.fullmatch(PATTERNS["thousands"], text):
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of a column, with what the words in capitals stand for."""
+    for word in ("number", "timed", "bare"):
+        pattern = pattern.replace(word.upper(), PATTERNS[word])
+    return re.compile(pattern)
+
+
+def _value(text: str, key: str) -> float:
+    """Return a number such as 11.5K, or the seconds of a clock.
+
+    The comma of 1,705 divides thousands, except in losses and seconds.
+    """
+    if re.fullmatch(PATTERNS["thousands"], text) and not key.endswith(("loss", "_s")):
         text = text.replace(",", "")
     return clock(text.rstrip("K")) * (1e3 if text.endswith("K") else 1.0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table, printed_logs
+from paceline.simulator.objectives.learning_curve import curve
 from paceline.validate.logs import tables
 from paceline.validate.logs.calibrate import calibrate, explain
 from tests.helpers.cases import looped
@@ -22,7 +23,8 @@ def loss(step):
     return 5 - LAST * step
 
 
-FRAMEWORKS = tomllib.loads(Path(__file__).with_name("printed_logs.toml").read_text("utf-8"))
+FRAMEWORKS: dict = tomllib.loads(Path(__file__).with_name("printed_logs.toml").read_text("utf-8"))
+TRAPS = FRAMEWORKS.pop("traps")["words"]
 
 
 def line(pattern, step):
@@ -31,8 +33,10 @@ def line(pattern, step):
     return pattern.format(
         step=step, loss=loss(step), bits=loss(step) / np.log(2), s=PACE, ms=1000 * PACE,
         elapsed=elapsed, elapsed_ms=1000 * elapsed, hours=elapsed / 3600,
-        milli=int(1000 * elapsed) % 1000, stamp=f"12:{minutes:02}:{whole:02}",
-        bar=f"{minutes:02}:{whole:02}", epoch=step // 100, within=step % 100,
+        us=1e6 * PACE, comma=f"{PACE:.4f}".replace(".", ","),
+        comma_loss=f"{loss(step):.3f}".replace(".", ","), milli=int(1000 * elapsed) % 1000,
+        stamp=f"12:{minutes:02}:{whole:02}", bar=f"{minutes:02}:{whole:02}",
+        epoch=step // 100, within=step % 100,
     )  # fmt: skip
 
 
@@ -58,6 +62,19 @@ def test_what_frameworks_print_is_read(name, tmp_path):
     assert read[300][names.index(f"{name} - loss")] == pytest.approx(loss(300), abs=1e-4)
     with pytest.raises(InputError, match=rf"{re.escape(name)}, \d+ lines"):
         calibrate([file])
+
+
+@looped("words", TRAPS)
+def test_a_trap_is_no_time(words, tmp_path):
+    file = tmp_path / "train.log"
+    text = "\n".join(line(words, step) for step in STEPS)
+    for encoding in ("utf-8", "utf-16"):
+        file.write_text(text, encoding)
+        log = tables.read(file)
+        assert log.framework == "a training loop"
+        assert log.seconds.sum() / log.steps.sum() == pytest.approx(PACE, rel=5e-3)
+        at, losses, *_ = curve.points(file, {"tokens": 1})
+        assert losses == pytest.approx(loss(at), abs=1e-3)
 
 
 def test_steps_of_each_epoch_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,9 @@ def template(path: Path) -> str:
     try:
         logs = [(tables.read(path), dict[str, str]())]
     except InputError:
-        logs = [(tables.read(path, run), run) for run in tables.runs(path)]
+        logs = []
+        with suppress(InputError):
+            logs = [(tables.read(path, run), run) for run in tables.runs(path)]
         if not logs:
             raise
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")

@@ -80,7 +80,7 @@ class Column:
             raise ValueError("not a number; write one")
         timed = self.quantity in TIMES
         if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text):
-            raise ValueError("above 1000 in some countries, not in others; write it with a point")
+            raise ValueError("above 1000 in some countries, not in others; leave the comma out")
         if re.fullmatch(r"[+-]?\d+,\d+", text):
             cell = text.replace(",", ".")  # as written in many countries
         elif timed and re.fullmatch(r"(\d{4}-[\d-]+[ T]|\d+:)?\d+:[\d:.Z+-]*\d[\dZ]*", text):
