@@ -10,7 +10,7 @@ import numpy as np
 from ..cluster.membership import stretched
 from ..engines.dispatch import run_seeds, with_tuned_rate
 from ..objectives.learning_curve import evidence
-from ..objectives.learning_curve.objective import Expected, mechanism, size
+from ..objectives.learning_curve.objective import MECHANISM, Expected, size
 from ..results.intervals import TAILS
 from ..results.prediction_interval import PACE, TARGET, Errors, Models, TimeModel
 from ..results.run import Run, diverged
@@ -38,7 +38,7 @@ def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ())
         if run.steps and not diverged(run)
     ]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
-    share, place = mechanism()["share"] * ratio, (model.workers, model.period, size(scenario))
+    share, place = MECHANISM["share"] * ratio, (model.workers, model.period, size(scenario))
     errors = model.errors
     if isfinite(share):
         errors = errors + share * evidence.drawn(f"ratio of {algorithm.name}", place)

@@ -395,14 +395,9 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
 @settings(max_examples=10, deadline=None)
 def test_any_falling_losses_have_a_curve(tokens, losses):
     """Whatever their scale, all of it is finite; or the fit says why there is none."""
-    tokens, losses = np.array(sorted(tokens), float), np.array(losses[: len(tokens)])
+    tokens, losses = np.array(sorted(tokens), float), -np.sort(-np.array(losses[: len(tokens)]))
     assume(len(np.unique(tokens)) >= 8)  # as floats
-    parts = np.array_split(losses, 4)
-    if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
-        with pytest.raises(ValueError, match="does not fall"):
-            curve.fit(tokens, losses, 0 * tokens, batch=1.0)
-        return
-    with suppress(ValueError):  # of a loss that rises at its end
+    with suppress(ValueError):  # of losses that fall by little, or steps far from zero
         actual = curve.fit(tokens, losses, 0 * tokens, batch=1.0)
     assume("actual" in locals())
     assert np.isfinite(actual.loss(tokens)).all()
@@ -436,6 +431,9 @@ def test_runs_at_the_same_losses_show_the_critical_batch():
     assert batch.matched([(4e5, 1e5, -drawn[0])]).value == pytest.approx(1e6, rel=0.25)
     with pytest.raises(ValueError, match="share no loss"):
         batch.factor(runs[0], runs[1] + [0.0, 5.0])
+    for factor, rate in ((5, "high"), (0.8, "low")):
+        with pytest.raises(ValueError, match=f"a rate too {rate}"):
+            batch.matched([(1e5, 4e5, np.full(9, np.log(factor)))])
 
 
 def test_progress_has_its_limits():

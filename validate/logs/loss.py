@@ -1,8 +1,8 @@
 """`paceline fit-loss`: fit an [objective] to the losses of one or two short runs."""
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,13 +88,6 @@ class Trained:
         means = np.bincount(place, self.loss) / np.bincount(place)
         return np.column_stack([tokens / self.batch - warmup, means])
 
-    def fit(self, warmup: float | None) -> Curve:
-        """Fit a curve from the end of the warm-up on (None: detect it). Raises InputError."""
-        try:
-            return curve.fit(self.tokens, self.loss, self.run, batch=self.batch, warmup=warmup)
-        except ValueError as error:
-            raise InputError(f"{self.name}: {error}") from None
-
 
 @dataclass(frozen=True)
 class LossFit:
@@ -118,13 +111,15 @@ def fit(
         raise InputError(f"--algorithm {name}: {nearest(name, catalogue(), 'programs are')}")
     below = profile.read(base) if base else Profile({}, head=HEAD)
     about, today = dict(below.tables.get("calibration", {})), f"{datetime.now(UTC):%Y-%m-%d}"
-    runs = _runs(paths, given)
-    fitted = runs[0].fit(given.warmup)
+    first, *_ = runs = _runs(paths, given)
+    log = first.tokens, first.loss, first.run
+    with _naming(first):
+        fitted = curve.fit(*log, batch=first.batch, warmup=given.warmup)
     objective, sentences, notes = _curve(runs, fitted, given, stem)
-    rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
+    rows = np.column_stack([first.run, first.tokens, first.loss]).tolist()
     cells = [map(csv_files.digits, row) for row in rows]
     files = {f"{stem}.csv": csv_files.table(("run", "tokens", "loss"), cells)}
-    files[f"{stem}.svg"] = drawing.encode(chart(runs[0], fitted), "svg")
+    files[f"{stem}.svg"] = drawing.encode(chart(first, fitted), "svg")
     tables, head = {**below.tables, "objective": objective}, below.head
     if about:
         more = {"runs": [*map(str, paths)], "notes": notes}
@@ -132,8 +127,7 @@ def fit(
         tables["calibration"] = {"date": today} | about
     else:  # [calibration] would claim that the step time is known
         head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
-    whole = Profile(tables, head, {**below.files, **files})
-    return LossFit(whole, sentences, notes)
+    return LossFit(Profile(tables, head, {**below.files, **files}), sentences, notes)
 
 
 def _curve(
@@ -152,10 +146,9 @@ def _curve(
     size = given.parameters or first.parameters
     tokens = _whole(first.batch / first.workers)
     curve_table: dict[str, Any] = {"file": f"{stem}.csv", "workers": first.workers}
-    optional = {"tokens": tokens, "parameters": size or None, "lr": given.lr}
-    for key, value in (optional | {"warmup": given.warmup}).items():
-        if value is not None:
-            curve_table[key] = value if key == "lr" else _whole(value)
+    numbers = {"tokens": tokens, "parameters": size or None, "warmup": given.warmup}
+    curve_table |= {key: _whole(value) for key, value in numbers.items() if value is not None}
+    curve_table |= {"lr": given.lr} if given.lr is not None else {}
     # a scenario's steps may have other numbers of tokens
     table: dict[str, Any] = {"kind": "learning-curve", "tokens": tokens, "curve": curve_table}
     critical, noise_tokens, notes = _critical(fitted, first, others, given, tokens)
@@ -203,8 +196,7 @@ def chart(first: Trained, fitted: Curve) -> Chart:
         low, middle, high = np.quantile(law.drawn(tokens), (TAILS[0], 0.5, TAILS[1]), axis=0)
         lines.append(Line(name, tokens, middle, look, band=(low, high), marks="none"))
         shown += [low.min(), high.max()]
-    across = Axis("tokens", (left / 1.2, AHEAD * end), log=True)
-    panel = Panel(across, around("loss", shown), lines)
+    panel = Panel(Axis("tokens", (left / 1.2, AHEAD * end), log=True), around("loss", shown), lines)
     return Chart(first.name, f"band: {USUAL}", [panel])
 
 
@@ -255,7 +247,8 @@ def _critical(
         factors.append((first.batch, run.batch, drawn))
         ends.append(end + fitted.warmup * run.batch)
     if factors:
-        return batch.matched(factors), float(np.exp(np.mean(np.log(ends)))), []
+        with _naming(first):
+            return batch.matched(factors), float(np.exp(np.mean(np.log(ends)))), []
     critical = batch.published(float(first.tokens.max()))
     basis = f"taken {critical.basis}"
     if tokens < batch.FACTS.few or critical.high > batch.FACTS.vague * critical.value:
@@ -268,11 +261,22 @@ def _critical(
 
 def _factor(first: Trained, second: Trained, warmup: float) -> tuple[np.ndarray, float]:
     """Return draws of log(steps of one run / the other's), and the tokens there."""
-    try:
-        drawn, end = batch.factor(first.after(warmup), second.after(warmup))
-    except ValueError as error:
-        raise InputError(f"{first.name}, {second.name}: {error}") from None
+    rows = second.after(warmup)
+    steps, losses = rows[rows[:, 0] > 0].T
+    with _naming(first, second):
+        drawn, end = batch.factor(first.after(warmup), rows)
+    with _naming(second):
+        curve.demand_no_rise(steps, losses, curve.demand_fall(losses))
     return drawn, end * second.batch
+
+
+@contextmanager
+def _naming(*runs: Trained) -> Iterator[None]:
+    """Turn a ValueError into an InputError that names the runs."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"{', '.join(run.name for run in runs)}: {error}") from None
 
 
 def _behind(
@@ -283,14 +287,12 @@ def _behind(
     It is compared with the data-parallel run whose batch is the nearest, where both reach the same
     losses: what the curves share cancels. The critical batch makes up for another batch.
     """
-    nearest = min(runs, key=lambda run: abs(math.log(run.batch / local.batch)))
-    drawn, _ = _factor(nearest, local, fitted.warmup)
+    other = min(runs, key=lambda run: abs(math.log(run.batch / local.batch)))
+    drawn, _ = _factor(other, local, fitted.warmup)
     sizes = critical.value, critical.low, critical.high
-    middle, low, high = (
-        math.log(batch.progress(local.batch, nearest.batch, size)) for size in sizes
-    )
-    of_batch = abs(high - low) / (2 * NORMAL)
-    return middle - float(drawn[0]), math.hypot(float(np.std(drawn)), of_batch, DRIFT)
+    logs = [math.log(batch.progress(local.batch, other.batch, size)) for size in sizes]
+    of_batch = abs(logs[2] - logs[1]) / (2 * NORMAL)
+    return logs[0] - float(drawn[0]), math.hypot(float(np.std(drawn)), of_batch, DRIFT)
 
 
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:

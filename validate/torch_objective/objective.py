@@ -62,7 +62,6 @@ class TorchObjective:
             raise ObjectiveError(("objective", "device"), str(error)) from None
         dataset = data.load_named(spec.data, spec.folder)
         samples = len(dataset.train_y)
-        check_workers(workers, samples)
         key = int(generator(seed, Purpose.OBJECTIVE, PARAMETERS).integers(2**63))
         dtype: torch.dtype = getattr(torch, spec.dtype)
         with seeded(key):

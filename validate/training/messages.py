@@ -146,8 +146,7 @@ class Mailbox:
                 self._transits[peer] = transit
                 at = sent + transit
                 heappush(
-                    self._arriving,
-                    Message(at, self._number, transit, there, peer, size, payload),
+                    self._arriving, Message(at, self._number, transit, there, peer, size, payload)
                 )
                 self.received += 1
                 self._number += 1

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from ...inputs import untrusted
-from ...results.intervals import NORMAL
+from ...results.intervals import NORMAL, TAILS
 
 FACTS = SimpleNamespace(**untrusted.packaged(__file__, "batch.toml"))
 LATE, LEVELS = 1 / 3, 9  # share of a run's steps to compare, and number of losses in it
 FEWEST, BINS, REPLICATES = 2, 128, 100
 """Fewest losses of a run to compare, means of a long log, and samples of its noise."""
 LEAST, LINEAR = 1e-3, 0.97  # least log of a factor, and its largest share of the log of the batches
+MOST = 1.05  # largest share that noise and drift explain
 
 
 @dataclass(frozen=True)
@@ -110,20 +111,30 @@ def matched(factors: Sequence[tuple[float, float, np.ndarray]]) -> Critical:
     """Return the critical batch by factors of steps between runs.
 
     `factors`: the batches of two runs, and draws of the log ratio of the first run's steps to the
-    other's. Each pair counts by its precision.
+    other's. Each pair counts by its precision. Raises ValueError for an impossible factor.
     """
-    logs, widths = list[float](), list[float]()
+    logs, widths, full = list[float](), list[float](), False
     for one, other, drawn in factors:
         small, large = min(one, other), max(one, other)
-        log, span = float(drawn[0] if one < other else -drawn[0]), math.log(large / small)
+        gains, span = drawn if one < other else -drawn, math.log(large / small)
+        log, (least, most) = float(gains[0]), np.quantile(gains, TAILS)
+        if least > MOST * span or most < 0:
+            raise ValueError(
+                f"batches of {large:g} instead of {small:g} need {math.exp(-log):.2g} times the "
+                f"steps: a rate too {'low' if most < 0 else 'high'} for the "
+                f"{'larger' if most < 0 else 'smaller'} one? tune the rates, or give --noise-scale"
+            )
+        full = full or log > LINEAR * span
         sd = math.hypot(float(np.std(drawn)), FACTS.drift * span)
         ends = np.clip(log + NORMAL * sd * np.arange(-1, 2), LEAST, LINEAR * span)
         low, middle, high = np.log(np.expm1(ends) / (1 - np.exp(ends - span)) * small).tolist()
         logs.append(middle)  # a side is infinite if the larger batch gains nothing or everything
-        widths.append(min(side for side in (middle - low, high - middle) if side > 0))
+        sides = (side for side in (middle - low, high - middle) if side > 0)
+        widths.append(min(sides, default=math.log(FACTS.vague)))
     middle, wide = float(np.average(logs, weights=np.array(widths) ** -2.0)), min(widths)
     low, value, high = np.exp([middle - wide, middle, middle + wide]).tolist()
-    return Critical(value, low, high, f"by {len(logs) + 1} runs at the same losses")
+    rate = " (the larger one gains in full: perhaps a lower rate suits the smaller one better)"
+    return Critical(value, low, high, f"by {len(logs) + 1} runs at the same losses{rate * full}")
 
 
 def progress(batch: float, baseline: float, critical: Any) -> Any:

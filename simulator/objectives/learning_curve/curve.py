@@ -33,6 +33,8 @@ FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 HELD = 0.1  # share of a log to hold out
 RISE, MISS, DEPARTURE = 4.0, 2.0, 1.0
 """Standard errors from which a rise, a held-out error or a departure at a log's end counts."""
+PARTS, FALL = 20, 3.0  # of a log; standard deviations by which its end has to be lower
+COVERED, PERPLEXITY = 0.01, 20.0  # least share of the steps so far; above any cross-entropy
 RESTARTS = 20  # most restarts of a job
 WARMING, LONGEST = 0.6, 0.1
 """Share of the ignored first points that counts as the warm-up (0.57 and 0.67 in two small GPTs),
@@ -303,15 +305,12 @@ def fit(
         where = f" after {warmup:g} steps of warm-up" if warmup else ""
         raise ValueError(f"{count} points{where}; a fit needs {FEWEST} or more: log more often")
     means = np.bincount(place, loss) / np.bincount(place)
-    parts = np.array_split(means, 4)
-    if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
-        raise ValueError(
-            f"the loss does not fall (from {parts[0].mean():.4g} to {parts[-1].mean():.4g}); give "
-            "a run that learns"
-        )
+    if places[0] > (1 - COVERED) * places[-1]:
+        raise ValueError("its steps begin far from zero; count them from the start of the training")
+    demand_fall(means)
     with np.errstate(all="ignore"):  # candidates may not fit at all
         law = power_law.fit(places, means, whole=warmup is not None)
-        _demand_no_rise(places / batch, means, law.noise)
+        demand_no_rise(places / batch, means, law.noise)
         late, notes = _late(law, places, means, batch)
         held, missed = _held_out(law, places, means, warmup is not None)
         spikes = _spikes(law, places, means, batch)
@@ -340,11 +339,33 @@ def fit(
     fitted = first, float(places[law.end - 1])
     law_of = floor, scale, exponent, shift, batch, fitted, rows[1:]
     notes += [*spikes, *_bounds(rows[1:])]
+    if means[-1] > PERPLEXITY:
+        notes.append(f"losses of {means[-1]:.3g} are high; write logarithms of perplexities")
     return Curve(*law_of, warmup=warmup or 0.0, held=held, notes=tuple(notes))
 
 
-def _demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
-    """Refuse a log that ends above its lowest losses, because no law fits it."""
+def demand_fall(loss: np.ndarray) -> float:
+    """Refuse losses that fall by no more than their noise; return the noise of `demand_no_rise`.
+
+    Second differences of medians of a log's parts show noise, because a curve is smooth.
+    """
+    parts = np.array([np.median(one) for one in np.array_split(loss, min(len(loss), PARTS))])
+    few, quarter = len(parts) < FEWEST, max(len(parts) // 4, 1)
+    spread = 0.0 if few else 1.4826 * float(np.median(np.abs(np.diff(parts, 2)))) / math.sqrt(6)
+    first, last = float(parts[:quarter].mean()), float(parts[-quarter:].mean())
+    if not first - last > max(FALL * spread * math.sqrt(2 / quarter), 1e-9 * first):
+        raise ValueError(
+            f"the loss does not fall (from {first:.4g} to {last:.4g}) by more than its noise; give "
+            "a run that learns, or a longer log"
+        )
+    return math.inf if few else (spread / last) ** 2 * len(loss) / len(parts)
+
+
+def demand_no_rise(steps: np.ndarray, loss: np.ndarray, noise: float) -> None:
+    """Refuse a log that ends above its lowest losses, because no law fits it.
+
+    `noise`: variance of a mean relative error times the number of its points.
+    """
     late = max(len(loss) // 30, 2)
     means = np.convolve(loss, np.ones(late) / late, "valid")
     lowest = int(means.argmin())

@@ -43,6 +43,7 @@ QUARTER = 0.25  # share of a run that shows an algorithm's cost to 0.15 of its l
 LEAST_GAIN = 0.01  # least log of the factor of steps that more workers save, because it divides
 NEAR = 0.1  # error of the log of a factor of steps up to which the penalty is linear
 AHEAD, FURTHER = 1.1, 1.5  # durations of a surrogate's first run, and the factor of later ones
+MECHANISM: dict[str, Any] = untrusted.packaged(__file__, "mechanism.toml")  # errors of losses
 LEAST_SENT = 2  # least number of entries that a sparse codec sends
 
 
@@ -93,12 +94,9 @@ class Expected:
         basis = self.curve.basis.partition(",")[0]
         return f"by {'a curve ' * basis.startswith('fitted')}{basis}, {self.basis}"
 
-    def seen(self, step: Any, averaged: float | None = None, critical: Any = None) -> Any:
-        """Return the baseline's tokens for the loss that this run has after `step` steps.
-
-        `averaged`: gradients per step (default: those of all workers); `critical`: batch.
-        """
-        return self.curve.at(step, self.progress(averaged, critical))
+    def seen(self, step: Any, critical: Any = None) -> Any:
+        """Return the baseline's tokens for the loss that this run has after `step` steps."""
+        return self.curve.at(step, self.progress(critical=critical))
 
     @property
     def beyond(self) -> bool:
@@ -288,22 +286,17 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     has the baseline's curve, regardless of the real optimizer's learning rate.
     """
     law, end = expected.curve, max(expected.steps, 1.0)
-    progress = law.batch * float(expected.progress(gains.averaged))
-
-    def loss(step: Any) -> Any:
-        warm = np.minimum(step, law.warmup)
-        return law.loss(warm * law.batch + (step - warm) * progress)
+    progress = float(expected.progress(gains.averaged))
 
     def excess(step: Any) -> Any:
-        return loss(step) - law.floor
+        return law.loss(law.at(step, progress)) - law.floor
 
     slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
-    noise = min(noise, LOUDEST * float(loss(end)))
+    noise = min(noise, LOUDEST * (law.floor + float(excess(end))))
     rate = _speed(law, algorithm)
     speed = 1.0 if rate is None else rate * gains.signal
-    stable = min(SETTLED * gains.limit / speed, FASTEST)
-    limits = Limits(stable, slow=min(1.0, gains.limit / SHARPEST))
+    limits = Limits(min(SETTLED * gains.limit / speed, FASTEST), min(1.0, gains.limit / SHARPEST))
     spectrum = shape(excess, law.floor, noise, copies=_copies(algorithm), limits=limits)
     return Goal(expected, spectrum, gains.averaged, speed / gains.signal)
 
@@ -472,14 +465,10 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
 
 def _coded(cost: evidence.Penalty, codec: str) -> evidence.Penalty:
     """Return a penalty by evidence, times the cost of a codec by the mechanism."""
-    sd, basis = mechanism()["codec"], "mechanism" if cost.basis == "published" else cost.basis
-    return replace(
-        cost,
-        sd=math.hypot(cost.sd, sd),
-        basis=basis,
-        sentence=f"{cost.sentence}; times the cost of {codec} by the mechanism",
-        errors=cost.errors + sd * evidence.drawn(codec),
-    )
+    sd, basis = MECHANISM["codec"], "mechanism" if cost.basis == "published" else cost.basis
+    sentence = f"{cost.sentence}; times the cost of {codec} by the mechanism"
+    log, errors = cost.log_ratio, cost.errors + sd * evidence.drawn(codec)
+    return evidence.Penalty(log, math.hypot(cost.sd, sd), basis, sentence, errors, cost.why)
 
 
 def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
@@ -519,12 +508,11 @@ def size(scenario: Scenario) -> float:
 
 def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penalty:
     """Return a surrogate's penalty: the cost of local steps in the best program."""
-    scenario, algorithm = world.scenario, world.algorithm
-    table, workers = mechanism(), expected.workers
-    sentence = f"{algorithm.name} by the mechanism (its error {table['source']})"
+    scenario, algorithm, workers = world.scenario, world.algorithm, expected.workers
+    sentence = f"{algorithm.name} by the mechanism (its error {MECHANISM['source']})"
     late = world.program.family != "blocking" and workers > 1
     local = apart > 1 and workers > 1
-    sd = math.hypot(table["sd"], table["late"] * late, table["local"] * local)
+    sd = math.hypot(MECHANISM["sd"], MECHANISM["late"] * late, MECHANISM["local"] * local)
     errors = sd * evidence.drawn(algorithm.name, (workers, apart, size(scenario)))
     result = evidence.Penalty(0.0, sd, "mechanism", sentence, errors)
     if not local:
@@ -536,24 +524,11 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
         replace(run, program="" if tuned and run.program in evidence.ALIKE else like)
         for run in _users_runs(scenario, expected)
     ]
-    replicas = _replicas(world, expected, own)
-    gain = expected.worth_of_workers
+    replicas, gain = _replicas(world, expected, own), expected.worth_of_workers
     penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own, gain=gain)
     if penalty is None:
         return result
     added, source = max(penalty.log_ratio, 0.0), "your own" if own else "published"
-    return replace(
-        result,
-        log_ratio=added,
-        sd=math.hypot(sd, penalty.sd),
-        sentence=f"{sentence}; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as in "
-        f"{source} runs",
-        errors=errors + penalty.errors,
-        why=penalty.why,
-    )
-
-
-def mechanism() -> dict[str, Any]:
-    """Return the errors of losses by the mechanism."""
-    errors: dict[str, Any] = untrusted.packaged(__file__, "mechanism.toml")
-    return errors
+    sentence += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as in {source} runs"
+    sd, errors = math.hypot(sd, penalty.sd), errors + penalty.errors
+    return evidence.Penalty(added, sd, "mechanism", sentence, errors, penalty.why)

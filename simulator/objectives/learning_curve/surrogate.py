@@ -53,6 +53,8 @@ def shape(
     1803.00195), with total variance `noise`; the weights account for it. Every mode has `copies`,
     in an order that spreads all modes over all pieces of the vector.
     """
+    from scipy.optimize import nnls  # noqa: PLC0415 - 0.2 s
+
     modes = np.geomspace(SLOWEST, FASTEST, MODES)
     steps = np.unique(np.rint(np.append(np.arange(8), np.geomspace(8, LATEST, 200))))
     remaining = (1 - modes) ** (2 * steps[:, None])
@@ -61,19 +63,12 @@ def shape(
     target = excess(steps) - (1 - remaining) @ settled
     loss = floor + excess(steps)
     still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # the last column: a constant
-    *weight, rest = _weights(still / loss[:, None], target / loss)
+    *weight, rest = nnls(still / loss[:, None], target / loss, maxiter=100 * MODES)[0]
     curvature = np.minimum(limits.slow * modes, limits.limit)
     start = np.sqrt(2 * np.array(weight) / curvature)
     order = np.argsort(np.arange(MODES * copies) * 0.6180339887498949 % 1, kind="stable")
     parts = [np.repeat(part, copies)[order] for part in (curvature, start, np.sqrt(variance))]
     return Shape(parts[0], parts[1] / np.sqrt(copies), parts[2] / np.sqrt(copies), floor + rest)
-
-
-def _weights(modes: Array, target: Array) -> Array:
-    from scipy.optimize import nnls  # noqa: PLC0415 - 0.2 s
-
-    weights: Array = nnls(modes, target, maxiter=100 * MODES)[0]
-    return weights
 
 
 class Diagonal(NoisyQuadratic):
