@@ -680,7 +680,6 @@ def _watch(
     watcher, until = watch(plan, label=label, logs=False), inf if seconds is None else seconds
     for report in reports(watcher, log, columns, until if follow else 0.0, waiting=_note):
         typer.echo(json.dumps(jsonable(vars(report))) if as_json else visible(report.sentence))
-        sys.stdout.flush()
 
 
 @_command("emit")

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from paceline.deploy.watch import Report, Watcher
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import log_table, untrusted
+from paceline.simulator.inputs import log_table
 from paceline.simulator.objectives.learning_curve import curve
 from paceline.validate.logs import tables
 
 POLL = 1.0  # seconds between two looks at the log
 RARELY = 10.0  # times what a look takes, until the next look at a long log
 KEPT = 300_000  # bytes at both ends of the known part of a log that are read again
-NEEDED = "give a log that a training loop writes"
 Row = tuple[int, float, int, float | None]
 
 
@@ -72,35 +71,39 @@ def follow(
     seconds: float = 0.0,
     waiting: Callable[[str], object] = str,
 ) -> Iterator[Report]:
-    """Yield the reports on a log, and its status at the end: `seconds` from now.
+    """Yield the reports on a log, and its status at the end: `seconds` from now, or at Ctrl-C.
 
-    `waiting`: takes the reason why a log cannot be read yet. Raises InputError at the end if it
+    `waiting`: takes notes, such as why a log cannot be read yet. Raises InputError at the end if it
     still cannot be read.
     """
-    end, size, known, seen, problem = time.monotonic() + seconds, -1, 0, 0, ""
-    while True:
-        began = time.monotonic()
-        with untrusted.refused(path, NEEDED):
-            now = path.stat().st_size
-        if now != size:
-            size = now
-            try:
-                for row in rows(path, columns, known):
-                    if row[0] > watcher.taken:
-                        watcher.add(*row)
-                problem, known = "", size
-            except InputError as error:  # the job may have printed no step yet
-                if not problem:
-                    waiting(str(error))
-                problem, known = str(error), 0
-            yield from watcher.reports[seen:]
-            seen = len(watcher.reports)
-        if (left := end - time.monotonic()) <= 0:
-            break
-        time.sleep(min(left, max(POLL, RARELY * (time.monotonic() - began))))
+    end, size, known, seen, problem, ended = time.monotonic() + seconds, -2, 0, 0, "", False
+    try:
+        while True:
+            began, now = time.monotonic(), path.stat().st_size if path.exists() else -1
+            if 0 <= now < size:
+                waiting(f"{path}: shorter than before; it is read anew, after step {watcher.taken}")
+            if now != size:
+                known, size = known if now > size else 0, now
+                try:
+                    for row in rows(path, columns, known):
+                        if row[0] > watcher.taken:
+                            watcher.add(*row)
+                    problem, known = "", size
+                except InputError as error:  # no step was printed yet, or the log is being rotated
+                    if seconds and not problem:
+                        waiting(str(error))
+                    problem, known = str(error), 0
+                yield from watcher.reports[seen:]
+                seen = len(watcher.reports)
+            if (left := end - time.monotonic()) <= 0:
+                break
+            time.sleep(min(left, max(POLL, RARELY * (time.monotonic() - began))))
+    except KeyboardInterrupt:
+        ended, problem = True, ""
     if problem:
         raise InputError(problem)
     watcher.close()
     yield from watcher.reports[seen:]
-    if status := watcher.status:
-        yield status
+    yield from filter(None, [watcher.status])
+    if ended:
+        raise KeyboardInterrupt

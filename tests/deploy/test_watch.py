@@ -212,6 +212,30 @@ def test_a_log_that_grows(name, plan, tmp_path, monkeypatch):
     assert now[0] == pytest.approx(12.0)
 
 
+def test_a_log_that_is_rotated_until_ctrl_c(plan, tmp_path, monkeypatch):
+    """A shorter log is read anew, a missing one is waited for, and Ctrl-C shows the pace."""
+    log, waiting, text = tmp_path / "job.csv", [], lines("job.csv", 2.0)
+    acts = [lambda: log.write_text(text[:900]), log.unlink, lambda: log.write_text(text)]
+    log.write_text(text[:2000])
+    monkeypatch.setattr(growing_log, "KEPT", 500)
+
+    def sleep(seconds):
+        if not acts:
+            raise KeyboardInterrupt
+        acts.pop(0)()
+
+    monkeypatch.setattr(growing_log, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
+    watched, codes = paceline.watch(plan, label="ssgd", logs=False), []
+    reports = growing_log.follow(watched, log, {}, math.inf, waiting.append)
+    with pytest.raises(KeyboardInterrupt):
+        codes.extend(report.code for report in reports)
+    shorter, missing = waiting
+    assert "shorter than before; it is read anew, after step 1" in shorter
+    assert "No such file" in missing
+    assert watched.taken == 400
+    assert codes[-1] == "status"
+
+
 def test_losses_alone_are_watched(plan, tmp_path, capsys):
     history = [{"step": step, "loss": 5.0 + step % 3} for step in range(1, 401)]
     log = tmp_path / "trainer_state.json"
