@@ -18,6 +18,10 @@ from paceline.simulator.errors import InputError
 from tests.helpers.cases import looped
 
 LR, STEPS = 0.125, 40
+PERIODIC = (
+    "local-sgd", "diloco", "cocod-sgd", "overlap-local-sgd", "delayed-diloco", "eager-diloco",
+    "bmuf", "easgd",
+)  # fmt: skip
 
 
 def pushes(steps=STEPS):
@@ -130,12 +134,9 @@ def test_what_a_codec_has_kept_back_is_sent_after_its_level_has_changed(kind, re
     assert not np.allclose(trained(plan, changes, resume=resume), whole)
 
 
-@looped(("name", "changes"), [
-    ("diloco", {"tau": 2}), ("cocod-sgd", {"tau": 2}), ("overlap-local-sgd", {"tau": 2}),
-    ("delayed-diloco", {"tau": 2}), ("eager-diloco", {"tau": 2}), ("bmuf", {"tau": 2}),
-    ("easgd", {"tau": 2}),
-])  # fmt: skip
-def test_a_changed_session_goes_on_from_its_state(name, changes):
+@looped("name", PERIODIC[1:])
+def test_a_changed_session_goes_on_from_its_state(name):
+    changes = {"tau": 2}
     plan = {"name": name, "tau": 4}
     for at in (17, 19, 21):
         whole = trained(plan, {18: changes})
@@ -144,10 +145,7 @@ def test_a_changed_session_goes_on_from_its_state(name, changes):
     assert np.array_equal(trained(plan, {}), whole) == (name == "cocod-sgd")
 
 
-@looped("name", [
-    "local-sgd", "diloco", "cocod-sgd", "overlap-local-sgd", "delayed-diloco", "eager-diloco",
-    "bmuf", "easgd",
-])  # fmt: skip
+@looped("name", PERIODIC)
 def test_a_changed_period_is_a_schedule_of_the_phases_lengths(name):
     """Longer and shorter while a phase is under way, and where one begins."""
     changes = {2: {"tau": 6}, 10: {"tau": 3}, 17: {"tau": 1}, 19: {"tau": 9}}

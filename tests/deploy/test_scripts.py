@@ -1,6 +1,5 @@
 """The scripts of docs/how-to/deploy.md and docs/examples run word for word."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -21,8 +20,7 @@ NEEDS |= {"accelerated.py": "accelerate", "lit.py": "lightning"}
 @pytest.mark.long
 @pytest.mark.parametrize("name", NEEDS)
 def test_scripts_train(name, tmp_path):
-    if importlib.util.find_spec(NEEDS[name]) is None:
-        pytest.skip(f"{NEEDS[name]} is not installed")
+    pytest.importorskip(NEEDS[name])
     (tmp_path / name).write_text(SCRIPTS[name])
     assert name == "lit.py" or len(SCRIPTS[name].splitlines()) <= 40
     printed = trained(tmp_path, name, processes=4 if name == "islands.py" else 2)

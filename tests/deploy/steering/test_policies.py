@@ -4,7 +4,6 @@ import math
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from paceline.deploy.steering import inputs as inputs_module
 from paceline.deploy.steering.attach import EVERY, Steering, controller
 from paceline.deploy.steering.inputs import Inputs, Level
 from paceline.deploy.steering.policies import Controller, Decision, Watch
-from paceline.deploy.steering.telemetry import Telemetry
+from paceline.deploy.steering.telemetry import StepRecord, Telemetry
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import crossing
@@ -139,15 +138,6 @@ def test_a_loss_outside_its_band_is_said_once():
     assert news == "the loss is 1.50, outside the predicted 0.900 to 1.10"
 
 
-class Record(NamedTuple):
-    step: int
-    computing: float
-    waiting: float
-    bytes: float
-    loss: float
-    took: tuple
-
-
 @dataclass
 class Ranks:
     """Sessions of some ranks, each on a thread, which talk through a barrier."""
@@ -207,7 +197,7 @@ def test_all_ranks_change_between_the_same_two_steps():
             wait = (0.3 if session.rank else 0.2) if met else 0.0
             took = (wait,) if met else ()
             session.telemetry.append(
-                Record(step, own_time(step) + session.rank, wait, 4e3 * met, 1 / step, took)
+                StepRecord(step, own_time(step) + session.rank, wait, 4e3 * met, 1 / step, took)
             )
             steering.after(session)
 
@@ -231,7 +221,7 @@ def alone(policy, computing=lambda step: 0.1):
     steering = Steering(Controller({"tau": 4}, policy))
     for step in range(1, 61):
         moved = 4e3 * (step % 4 == 0)
-        session.telemetry.append(Record(step, computing(step), 0.0, moved, 1.0, ()))
+        session.telemetry.append(StepRecord(step, computing(step), 0.0, moved, 1.0, ()))
         messages += steering.after(session)
     return messages, session
 
