@@ -73,8 +73,7 @@ def follow(
 ) -> Iterator[Report]:
     """Yield the reports on a log, and its status at the end: `seconds` from now, or at Ctrl-C.
 
-    `waiting`: takes notes, such as why a log cannot be read yet. Raises InputError at the end if it
-    still cannot be read.
+    `waiting`: takes notes. Raises InputError at the end if the log still cannot be read.
     """
     end, size, known, seen, problem, ended = time.monotonic() + seconds, -2, 0, 0, "", False
     try:
