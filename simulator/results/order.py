@@ -62,16 +62,19 @@ class Order:
         stated = stated if mean.interval else mean.by_model(low, high)  # one seed had none
         return replace(self, estimates={**self.estimates, label: stated})
 
+    def as_in(self, table: Mapping[str, intervals.Estimate]) -> "Order":
+        """Return the order with a table's estimates, if one is a mean and the other a median."""
+        # The order compares medians if one alternative needs that; tables decide for each.
+        own, median = self.estimates, intervals.MEDIAN
+        there = {k: table[k] for k in own.keys() & table.keys() if math.isfinite(table[k].value)}
+        told = {k: one for k, one in there.items() if (one.of == median) != (own[k].of == median)}
+        return replace(self, estimates={k: told.get(k, one) for k, one in own.items()})
+
     @property
     def open(self) -> list[str]:
         """The alternatives that may be as good as the best."""
         either = dict.fromkeys([*self.equivalent, *self.unsettled])
         return [label for label in either if label not in self.worse]
-
-    @property
-    def as_good(self) -> list[str]:
-        """The best and those that may be as good; [] where none may be."""
-        return [] if self.decided else [self.best, *sorted(self.open, key=self.value)]
 
     @property
     def decided(self) -> bool:

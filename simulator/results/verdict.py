@@ -345,7 +345,8 @@ def conclude(
     data-parallel training.
     """
     label, ruled = pick or ranked.best, rest.get("ruled", False)
-    open_ = [] if ruled else ranked.as_good
+    open_ = [ranked.best, *sorted(ranked.open, key=ranked.value)]
+    open_ *= not (ruled or ranked.decided)
     others = sorted((other for other in ranked.estimates if other != label), key=ranked.value)
     runner_up = next(iter(others), None)
     plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL)
@@ -626,9 +627,11 @@ class _Case(NamedTuple):
     def stated(self, question: Question, ranked: Order, compared: Compared) -> Verdict:
         """Return the verdict with the interval of the pick's time that the tables state."""
         ends = self.known.models.get(ranked.best, NO_ERRORS).stated.get(question.measure)
-        ranked = ranked.stating(ranked.best, ends)
-        row = self.known.rows.get(ranked.best, {})
-        ends = (row.get("interval90") or {}).get(question.measure)
+        rows, measure = self.known.rows, question.measure
+        table = {k: stated(row[measure]) for k, row in rows.items() if row.get(measure)}
+        ranked = ranked.as_in(table).stating(ranked.best, ends)
+        row = rows.get(ranked.best, {})
+        ends = (row.get("interval90") or {}).get(measure)
         if ends and None not in ends and not ranked.estimates[ranked.best].basis.endswith(MODEL):
             low, high = ({"value": end, "unit": "s"} for end in ends)
             self.reasons.append(Reason("one-run", {"low": low, "high": high}))

@@ -124,12 +124,6 @@ def format_interval(estimate: Estimate, unit: str) -> str:
     return f"{number(low)} to {number(high)}{name}"
 
 
-def span(interval: Sequence[float | None]) -> tuple[float, float]:
-    """Return the ends of an interval in JSON, where None stands for infinity."""
-    low, high = (math.inf if end is None else end for end in interval)
-    return low, high
-
-
 def kind(estimate: Estimate) -> str:
     """Return the kind of an interval for a heading: "90 %", "median, 90 %"."""
     level = f"{100 * (estimate.level or LEVEL):.3g} %"

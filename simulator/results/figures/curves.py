@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import intervals, wording
+from .. import intervals
 from ..run import STALENESS, Run
 from ..statistics import (
     Groups,
@@ -183,7 +183,7 @@ def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
     """
     if column == "loss" and (stated := _modelled(line)):
         last, mean = line.row["loss"]["last"], values.mean(axis=0)
-        low, high = wording.span(stated)
+        low, high = (math.inf if end is None else end for end in stated)
         return mean * (low / last), mean * (high / last)
     if len(values) < 2:
         return None

@@ -86,18 +86,14 @@ def sweep(  # noqa: PLR0913 - the options of the command
             lambda block: len(block[0].seeds),
             plugins.versions(*(scenario.objective for scenario in scenarios)),
             lambda task: task.key(engine),
-            _shuffled,
+            # shuffled, so that the remaining time can be estimated early
+            lambda left: [[at] for at in random.Random(0).sample(left, len(left))],
         )
         records, resumed = executors.complete(place, work, tasks, progress)
         result = table.collected(scenario, chosen, scenarios, records, resumed)
         if place.directory:
             save(result, place.directory)
     return result
-
-
-def _shuffled(left: Sequence[int]) -> list[list[int]]:
-    """Return tasks as blocks of one, shuffled so that the remaining time can be estimated early."""
-    return [[index] for index in random.Random(0).sample(left, len(left))]
 
 
 def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:

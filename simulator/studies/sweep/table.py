@@ -282,6 +282,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
         times = Compared(column("duration_s"), _drawn(left, PACE))
         return of_equal_tokens(compared, times, margins, known).keys
     ranking = order(scores, at_least, terms=terms, factors=compared.factors)
+    ranking = ranking.as_in({k: estimate_of(one["row"], measure) for k, one in left.items()})
     ranking = ranking.stating(ranking.best, left[ranking.best].get("stated", {}).get(measure))
     column_ = BY_KEY[measure]
     question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)

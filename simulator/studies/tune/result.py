@@ -166,10 +166,11 @@ class TuneResult(Display):
             of_loss=bool(best.model and best.model.basis),
             trials={one.label: one.model.trial or {} for one in self.ranked if one.model},
         )
-        (row,) = self.rows([self.simplest])
-        order = self.order
-        if not aim.steps and row["value"] == order.value(pick):
-            order = order.stating(pick, row["interval"])  # as in the table
+        order, rows = self.order, self.rows([self.simplest, *self.ranked[:2]])
+        if not aim.steps:
+            order = order.as_in({row["label"]: stated(row, "value") for row in rows})
+            if rows[0]["value"] == order.value(pick):
+                order = order.stating(pick, rows[0]["interval"])
         return conclude(
             question,
             order,
