@@ -28,6 +28,7 @@ STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 
 SWEEP_ROWS = 40  # most rows of a sweep on a terminal
 TUNE_ROWS = 6  # most rows of a search
 HEADING = 14  # characters of a line of a heading: the table has 80
+HEADINGS = untrusted.packaged(__file__, "tables.toml")  # keys of documents by table and heading
 AWAY = ("absent", "unselected")
 IDLE = 0.025  # share of the time: a table of smaller shares says nothing
 
@@ -224,7 +225,7 @@ def theory(document: Row) -> list[Table | str]:
     """Tabulate the document of `paceline theory`, without its notes."""
     tables = [
         _table(rows, {heading: _value(key) for heading, key in columns.items() if key in there})
-        for name, columns in _headings().items()
+        for name, columns in HEADINGS.items()
         if name != "claims" and (rows := document[name])
         for there in [{key for row in rows for key, value in row.items() if value is not None}]
     ]
@@ -277,14 +278,8 @@ def claims(rows: Sequence[Row]) -> Table | str:
     """Tabulate the claims of `paceline reproduce`: the paper's number, ours, and the verdict."""
     if not rows:
         return "No claim of these papers is only about time."
-    columns = {heading: _value(key) for heading, key in _headings()["claims"].items()}
+    columns = {heading: _value(key) for heading, key in HEADINGS["claims"].items()}
     return _table(rows, columns, len(columns))
-
-
-def _headings() -> dict[str, dict[str, str]]:
-    """Return keys of documents by column heading, for every table of tables.toml."""
-    headings: dict[str, dict[str, str]] = untrusted.packaged(__file__, "tables.toml")
-    return headings
 
 
 def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:

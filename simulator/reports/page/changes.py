@@ -15,7 +15,7 @@ from ...load.load import parse
 from ...results import wording
 from ...results.intervals import stated
 from ...results.read import RunDirectory
-from ...results.statistics import format_loss, human
+from ...results.statistics import common_unit, format_loss, human
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve
 from ...studies import learning, links
@@ -40,12 +40,12 @@ class Amounts(NamedTuple):
     currency: str = ""
     loss: str = ""
 
-    def __str__(self) -> str:
-        """Format the amounts."""
+    def show(self, unit: tuple[float, str] | None) -> str:
+        """Format the amounts, with the time in a `unit` that all cells share."""
         cost = ""
         if self.cost is not None:
             cost = f"{wording.cell(stated({'mean': self.cost}), '')} {self.currency}".rstrip()
-        return ", ".join(filter(None, [human(self.seconds), cost, self.loss]))
+        return ", ".join(filter(None, [human(self.seconds, unit), cost, self.loss]))
 
     def scaled(self, times: float, price: float = 1.0) -> "Amounts":
         """Return the amounts of a run `times` as long, with the price of time times `price`."""
@@ -76,9 +76,14 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
         rows: dict[str, Changed] = {BASE: base, **dict(_changes(opened, scenario, base))}
     except NO_SECTION:
         return None
+    rows = {name: row for name, row in rows.items() if any(row.values())}
     if len(rows) == 1:
         return None
-    cells = [[name, *(str(row[label] or "-") for label in base)] for name, row in rows.items()]
+    unit = common_unit(*(one.seconds for row in rows.values() for one in row.values() if one))
+    cells = [
+        [name, *(one.show(unit) if (one := row[label]) else "-" for label in base)]
+        for name, row in rows.items()
+    ]
     caption = f"{measure} if steps take longer or shorter; the loss by steps stays the same"
     lead = _sentence(rows) if len(base) > 1 else ""
     table = PageTable(caption, ("with", *base), cells)
