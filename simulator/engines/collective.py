@@ -45,8 +45,8 @@ class Collective:
     """
 
     __slots__ = (
-        "_question", "ahead", "arrivals", "begins", "chained", "computed", "done",
-        "falls", "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
+        "_question", "ahead", "arrivals", "begins", "chained", "computed", "done", "falls",
+        "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
         "reports", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
 

@@ -118,18 +118,14 @@ class Parked:
     """Clients that wait to be selected, and are not simulated until then.
 
     In a run without vectors and with a fixed period all rounds look equal to a program, so a client
-    that missed some is in the same state. `_going`: ranks that join the next collective.
+    that missed some is in the same state. `nodes`: parked clients by rank; `_going`: ranks that
+    join the next collective.
     """
 
     def __init__(self, run: Any, rule: Sampled) -> None:
         self._run, self._rule = run, rule
         self._going = set(range(run.workers))
-        self._parked: dict[int, Any] = {}
-
-    @property
-    def ranks(self) -> set[int]:
-        """Ranks of the parked clients."""
-        return set(self._parked)
+        self.nodes: dict[int, Any] = {}
 
     def release(self, collective: Collective, done: float) -> list[Any]:
         """Return the nodes to resume at `done`, when a collective ends; park the others.
@@ -146,8 +142,8 @@ class Parked:
                 released.append(node)
             else:
                 node.park(collective)
-                self._parked[node.rank] = node
-        for node in [self._parked.pop(rank) for rank in following if rank in self._parked]:
+                self.nodes[node.rank] = node
+        for node in [self.nodes.pop(rank) for rank in following if rank in self.nodes]:
             node.skip_to(collective, step)
             released.append(node)
         self._going = going.union(node.rank for node in released)
@@ -161,18 +157,18 @@ class Parked:
 
 def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
-) -> tuple[Parked | None, bool]:
-    """Return a run's `Parked`, if clients may be parked, and whether workers may leap.
+) -> tuple[Parked | None, bool, bool]:
+    """Return a run's `Parked`, if clients may be parked, and whether workers, or idle ones, leap.
 
-    Both need a run without vectors and a fixed period, so that phases are equal.
+    All need a fixed period, so that phases are equal, and the first two a run without vectors.
     """
     fixed = isinstance(parameters.get("tau", FixedPeriod(1)), FixedPeriod)
     uniform = fixed and "switch_step" not in parameters
     if not (isinstance(run.objective.start, complex) and uniform):
-        return None, False
+        return None, False, uniform and rule is not None
     family, unsaved = run.program.family, run.availability.save_every == NEVER
     parked = Parked(run, rule) if rule is not None and family == "blocking" else None
-    return parked, family == "server" and unsaved
+    return parked, family == "server" and unsaved, False
 
 
 class Absentees:

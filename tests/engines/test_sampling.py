@@ -139,7 +139,7 @@ def test_clients_that_are_parked_change_no_number(where, name, network, monkeypa
     }  # fmt: skip
     algorithm = {"name": name, "tau": 5}
     parked = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
     assert parked.curve["time"] == other.curve["time"]
@@ -225,7 +225,7 @@ def test_strides_change_no_number(where, by, monkeypatch):
     }  # fmt: skip
     algorithm = {"name": "fedbuff", "tau": 7, "buffer": 3}
     striding = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
     other = run(algorithm, **tables)
     for name in ("curve", "links", "workers"):
         np.testing.assert_equal(getattr(striding, name), getattr(other, name))

@@ -70,6 +70,7 @@ from ...errors import ProgramError
 from ...network.closed_form import MessageRoute
 from ...objectives.objective import GradientSource
 from ...programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
+from ...programs.pieces.transform import Identity
 from ...results.run import Kind
 from .. import payloads
 from ..collective import TIME_TOLERANCE, Collective, GradientPiece
@@ -507,9 +508,13 @@ class VirtualNode(EngineNode):
 
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes a phase's steps at once, or None if none can."""
-        run = self._run
-        strides = run.strides and self.computing is self.outages
-        return self._leap if strides or run.parked is not None else None
+        run, rule = self._run, self._run.recovery.sampled
+        if (run.strides and self.computing is self.outages) or run.parked is not None:
+            return self._leap
+        # Plain steps without gradients leave the parameters of a client that is not selected.
+        plain = run.idles and isinstance(transform, Identity)
+        idle = plain and rule.sits_out(self.rank, self.collectives, self.now)
+        return self._leap if idle else None
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
         """Take the steps of a phase, stopping at each mark that is due."""

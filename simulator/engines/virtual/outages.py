@@ -30,9 +30,7 @@ from ...results.run import Kind
 from ..collective import Collective, GradientPiece, Why
 
 _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
-KINDS: dict[Why | None, str] = {
-    None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"
-}  # fmt: skip
+KINDS: dict[Why | None, str] = {None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"}
 RECENT_WAITS = 256  # waits to store; earlier waits cannot lie beyond the end
 Drawn = tuple[tuple[float, ...], Iterator[float]]
 """Compute times of a node at rest (s): any time already drawn, and the next ones."""
@@ -182,11 +180,12 @@ class Outages:
     def undisturbed_until(self) -> float:
         """Return the time (s) until which steps take their drawn durations.
 
-        This holds under a server, and within a round of its clients.
+        This holds under a server, and within a round of its clients, also of those at rest.
         """
         node, members = self._node, self._run.availability.members
+        sampled = self._run.recovery.sampled is not None and self._round == node.collectives
         if self._speed is not None or self.down_since is not None:
-            return 0.0
+            return inf if sampled and self._speed is None else 0.0
         crash = self.calendar.next(node.now)[0]
         return crash if members is None else min(crash, members.notice_time(node.rank, node.now))
 

@@ -73,10 +73,11 @@ class Simulation:
 
     __slots__ = (  # CPython 3.11 reads this many attributes slowly without slots
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "beside", "calendars", "deadline", "events", "inbox_bytes", "lines", "meter", "nodes",
-        "objective", "observer", "open_collectives", "outages", "over", "parked", "program",
-        "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness", "stall", "strides",
-        "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left", "workers",
+        "beside", "calendars", "deadline", "events", "idles", "inbox_bytes", "lines", "meter",
+        "nodes", "objective", "observer", "open_collectives", "outages", "over", "parked",
+        "program", "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness", "stall",
+        "strides", "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left",
+        "workers",
     )  # fmt: skip
 
     def __init__(self, world: World, seed: int, spans: Spans | None = None) -> None:
@@ -102,7 +103,7 @@ class Simulation:
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario)
         self.open_collectives: dict[int, Collective] = {}
-        self.parked, self.strides = leaping(self, self.recovery.sampled, parameters)
+        self.parked, self.strides, self.idles = leaping(self, self.recovery.sampled, parameters)
         self.unfinished: list[str] = []
         self.stall = ""
         self._stalled_since = self._last_completion = 0.0
@@ -204,7 +205,7 @@ class Simulation:
         if not (self.has_pending() or self.observer.complete or self.work_left):
             self.report_stall(self._deadlocked())
         end = self.end
-        behind = set() if self.parked is None else self.parked.ranks
+        behind = set() if self.parked is None else {*self.parked.nodes}
         for node in self.nodes:
             early = self._completed and node.rank not in behind
             node.finish(min(node.now, end) if early else end)
