@@ -503,25 +503,6 @@ def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
         assert best["used"][key]["interval"] == pytest.approx(interval, rel=1e-4)
 
 
-def test_the_sentence_states_a_mean_where_the_table_does():
-    """Of two seeds: one algorithm needs a median, and the order compares medians of all."""
-    goal = {"kind": "quadratic", "dimension": 5, "shift": 1.0, "noise": 0.5}
-    programs = {"name": "local-sgd", "tau": 8, "lr": 0.3}, {"name": "asgd", "lr": 0.2}
-    table = CURVE | {
-        "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
-        "model": {"parameters": 1000},
-        "objective": goal,
-        "run": {"duration": "120 s", "target_loss": 0.15, "seeds": 2},
-        "network": {"latency": "20 ms", "bandwidth": "1 Mbit/s"},
-        "algorithm": [*programs],
-    }
-    result = paceline.simulate(parse(table), seed=10)
-    slow, quick = (row["time_to_target"] for row in result.algorithms)
-    told = result.verdict.order.estimates[result.verdict.pick]
-    assert (slow["estimate"], quick["estimate"], told.of) == ("median", "mean", "mean")
-    assert [*told.interval] == quick["interval"]
-
-
 @pytest.mark.parametrize("taus", [(2,), (2, 4)])
 def test_none_some_or_all_seeds_reach_the_target(taus):
     """Points at which so many do, alone and beside each other, have a verdict and a table."""
