@@ -28,6 +28,7 @@ LENGTHS = 64, 1024, 16384  # numbers of steps in which to look for a period
 CLEAR = 0.5  # share of the clearest phase's contrast above which the usual phase holds
 LEAST = 4  # fewest rows of a kind that give a mean
 FAR, RARE = 3.0, 0.05  # a pause is this many times as long as usual; largest share of pauses
+NOTABLE = 0.1  # share of the time in slow lines from which a note names them
 CLEARLY = 0.02  # relative excess over the stated compute time above which a step communicates
 FEW = 8  # fewest periods that show their spread
 
@@ -157,7 +158,9 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     far = log.seconds > FAR * np.quantile(log.seconds, 1 - RARE)
     gaps = np.diff(np.unique(log.step[far]))
     if len(gaps) < 2 or np.ptp(gaps) or far.mean() > RARE:
-        return log, []
+        share = log.seconds[far].sum() / log.seconds.sum()
+        note = f"{name}: {far.sum()} far slower lines have {share:.0%} of the time, and count; "
+        return log, [note + "leave out pauses and jumps of a clock"] * bool(share > NOTABLE)
     rest = {row: getattr(log, row)[~far] for row in ROWS}
     note = f"{name}: a pause every {gaps[0]} steps ({far.sum()} in all) is left out"
     return replace(log, **rest), [note]

@@ -229,7 +229,10 @@ def read_columns(
     if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
         lacks = "losses" if "loss" not in chosen else "steps or tokens"
         shown = ", ".join(name[:40] for name in names[:12]) + ", ..." * (len(names) > 12)
-        raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
+        epochs = '; rows of epochs are read with step = "epoch" and the tokens of an epoch'
+        raise ValueError(
+            f"no column of {lacks} among {shown}; {NEEDED}{epochs * ('epoch' in names)}"
+        )
     count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
     above = above if cut is None else _reader("loss", -math.inf, math.inf)
     columns = [(names.index(name), name, above if quantity == "loss" else count)
