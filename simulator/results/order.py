@@ -67,8 +67,8 @@ class Order:
         # The order compares medians if one alternative needs that; tables decide for each.
         own, median = self.estimates, intervals.MEDIAN
         there = {k: table[k] for k in own.keys() & table.keys() if math.isfinite(table[k].value)}
-        told = {k: one for k, one in there.items() if (one.of == median) != (own[k].of == median)}
-        return replace(self, estimates={k: told.get(k, one) for k, one in own.items()})
+        other = {k: one for k, one in there.items() if (one.of == median) != (own[k].of == median)}
+        return replace(self, estimates={**own, **other})
 
     @property
     def open(self) -> list[str]:

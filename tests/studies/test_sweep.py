@@ -543,7 +543,7 @@ def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, stated, model):
                 dict.fromkeys(RANKING, 2.0) | {"time_to_target_s": when, "duration_s": 2e6}
                 for when in seed
             ],
-            "stated": {"time_to_target_s": stated, "final_loss": stated},
+            "row": dict.fromkeys(RANKING), "stated": dict.fromkeys(RANKING[:2], stated),
         } | (drawn if model else {})
         for index, seed in enumerate(seeds)
     }  # fmt: skip
