@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.objectives.learning_curve.objective import baseline
-from tests.helpers.worlds import DIGITS, scenario
+from tests.helpers.worlds import scenario
 
 
 def log(path, steps=400, seed=0, workers=1, slower=1.0, warmup=0):
@@ -101,21 +100,6 @@ def test_a_second_batch_size_shows_the_critical_batch(tmp_path, capsys):
     assert high > low > 4 * 512  # as many tokens, the same loss: far from the critical batch
 
 
-def test_telemetry_is_a_baseline(tmp_path, capsys):
-    for rank in range(2):
-        with Telemetry(tmp_path / "t", rank=rank, workers=2) as telemetry:
-            for step in range(1, 60):
-                with telemetry.step():
-                    pass
-                telemetry.loss(1 + 3 / step**0.5 + 0.1 * rank)
-    assert run(["fit-loss", "t"]) == 2
-    assert "--tokens" in capsys.readouterr().err
-    assert run(["fit-loss", "t", "--tokens", "10", "--json"]) == 0
-    objective = document(capsys)["profile"]["objective"]
-    assert objective["curve"]["workers"] == 2
-    assert objective["tokens"] == 10
-
-
 def test_the_column_of_losses_that_has_enough_of_them_is_taken_and_named(tmp_path, capsys):
     """As trainers write them: an evaluation now and then, and a mean over the run at its end."""
     steps = np.arange(4, 404, 4)
@@ -138,17 +122,6 @@ def test_the_column_of_losses_that_has_enough_of_them_is_taken_and_named(tmp_pat
         assert f"Baseline {name}:" in " ".join(capsys.readouterr().out.split())
     same = ("trainer_state", "minified", "lines")
     assert len({(tmp_path / f"of_{name}.csv").read_text() for name in same}) == 1
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    out = tmp_path_factory.mktemp("trained") / "run"
-    world = scenario(
-        {"name": "ssgd"}, {"name": "local-sgd", "tau": 16}, {"name": "asgd"},
-        objective=DIGITS, steps=120, run={"evaluate_every": 8, "seeds": 2},
-    )  # fmt: skip
-    paceline.simulate(world, out=out)
-    return str(out)
 
 
 def noisy(path, change, steps=4000, warmup=0, seed=0):
@@ -217,13 +190,10 @@ def test_each_run_has_a_column_of_its_own(tmp_path, capsys):
     (tmp_path / "chart.csv").write_text(head + "".join(rows))
     command = ["fit-loss", "chart.csv", "chart.csv", "--tokens", "512", "--workers", "4", "--tau"]
     command += ["32", "--json", "--overwrite"]
-    for columns in (
-        [f"loss={name}" for name in names],
-        [f"{number}:loss={name}" for number, name in enumerate(names, start=1)],
-    ):
-        assert run([*command, *(text for column in columns for text in ("--column", column))]) == 0
-        (own,) = document(capsys)["profile"]["objective"]["own"]
-        assert np.exp(own["log_steps"]) == pytest.approx(1.2, abs=0.01)
+    columns = [f"{number}:loss={name}" for number, name in enumerate(names, start=1)]
+    assert run([*command, *(text for column in columns for text in ("--column", column))]) == 0
+    (own,) = document(capsys)["profile"]["objective"]["own"]
+    assert np.exp(own["log_steps"]) == pytest.approx(1.2, abs=0.01)
     for column, said in (
         (f"loss={names[0]}", "the same losses"),
         (f"3:loss={names[0]}", "RUN is the number of a run, 1 to 2"),
@@ -231,16 +201,6 @@ def test_each_run_has_a_column_of_its_own(tmp_path, capsys):
     ):
         assert run([*command, "--column", column]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_run_directory_says_all_by_itself(trained, capsys):
-    assert run(["fit-loss", trained, "--json"]) == 0
-    actual = document(capsys)["profile"]["objective"]
-    assert actual["tokens"] == DIGITS.get("batch", 32)
-    (own,) = actual["own"]
-    assert (own["algorithm"], own["tau"]) == ("local-sgd", 16)
-    assert own["sd"] > 0
-    assert actual["curve"]["parameters"] == own["parameters"] == 650  # of the digits, ten classes
 
 
 def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path, capsys):
@@ -278,9 +238,10 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
     assert "no law is known for few tokens, or for samples other" in capsys.readouterr().err
 
 
-def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
+def test_a_fitted_loss_says_nothing_of_times(tmp_path, capsys):
     """It is no calibration: intervals over TCP stay, and none is claimed of ideal links."""
-    assert run(["fit-loss", trained, "-o", "fitted.toml"]) == 0
+    base = log(tmp_path / "base.csv")
+    assert run(["fit-loss", base, "--tokens", "512", "-o", "fitted.toml"]) == 0
     text = (tmp_path / "fitted.toml").read_text()
     assert "calibration" not in tomllib.loads(text)
     assert "# Fitted on 20" in text
@@ -299,20 +260,13 @@ def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
         assert bool((actual.get("interval90") or {}).get("seconds_per_step")) is priced
 
 
-def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):
+def test_an_objective_is_added_to_a_profile(tmp_path):
     (tmp_path / "machine.toml").write_text(
         '# mine\n\n[calibration]\nnotes = ["a machine"]\n\n[[overhead]]\nworkers = 4\n'
     )
-    options = ["--base", "machine.toml", "-o", "both.toml"]
-    assert run(["fit-loss", trained, *options]) == 0
+    options = ["--tokens", "512", "--base", "machine.toml", "-o", "both.toml"]
+    assert run(["fit-loss", log(tmp_path / "base.csv"), *options]) == 0
     data = tomllib.loads((tmp_path / "both.toml").read_text())
     assert data["overhead"] == [{"workers": 4}]
     assert data["calibration"]["notes"][0] == "a machine"
     assert data["objective"]["kind"] == "learning-curve"
-
-
-def test_predicted_losses_are_no_baseline(tmp_path, capsys):
-    world = scenario({"name": "ssgd"}, objective={"kind": "quadratic"}, steps=40)
-    paceline.simulate(world, out=tmp_path / "run")
-    assert run(["fit-loss", "run"]) == 2
-    assert "are predictions" in capsys.readouterr().err

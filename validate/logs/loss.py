@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,14 +13,10 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_files
 from paceline.simulator.inputs.messages import nearest, visible
-from paceline.simulator.load.load import parse
-from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.objectives.learning_curve import batch, curve, evidence
 from paceline.simulator.objectives.learning_curve.batch import Critical
 from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.programs import catalogue
-from paceline.simulator.results import read as directories
-from paceline.simulator.results import store
 from paceline.simulator.results.figures import drawing, style
 from paceline.simulator.results.figures.chart import Axis, Chart, Line, Look, Panel
 from paceline.simulator.results.figures.chart import fitted as around
@@ -28,11 +24,8 @@ from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
 
 from ..calibration import profile
 from ..calibration.profile import Profile
-from ..measurement import telemetry_files
 
 QUANTITIES = ("tokens", "step", "loss", "run")
-PREDICTED = ("none", "bound", "quadratic", "learning-curve")
-TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
 LIKE = 1.2  # smaller ratios of two batches show nothing about the critical batch
 AHEAD, POINTS = 7, 100  # lengths of a log that are drawn, and points of a line
 LEAST = 1e-3  # tokens or samples of a critical batch
@@ -66,10 +59,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run's losses by tokens; `run`: its seed; `batch`: tokens per step.
-
-    `parameters`: the model's number, None if unknown; `notes`: notes on its log.
-    """
+    """A run's losses by tokens, and notes on its log; `run`: its seed; `batch`: tokens per step."""
 
     name: str
     program: str
@@ -79,7 +69,6 @@ class Trained:
     loss: np.ndarray
     run: np.ndarray
     batch: float
-    parameters: float | None = None
     notes: tuple[str, ...] = ()
 
     def after(self, warmup: float) -> np.ndarray:
@@ -101,11 +90,10 @@ class LossFit:
 def fit(
     paths: Sequence[Path], given: Given, base: Path | None = None, stem: str = "loss"
 ) -> LossFit:
-    """Fit an [objective] to a baseline and to runs with local steps.
+    """Fit an [objective] to logs of a baseline, which is the first, and of runs with local steps.
 
-    `paths`: run directories of validate, a job's telemetry, or logs, the baseline first. `base`: a
-    profile to which the objective is added; `stem`: name of the file of losses beside it. Raises
-    InputError.
+    `base`: a profile to which the objective is added; `stem`: name of the file of losses beside
+    it. Raises InputError.
     """
     for name in {*given.algorithm} - {*catalogue()}:
         raise InputError(f"--algorithm {name}: {nearest(name, catalogue(), 'programs are')}")
@@ -143,7 +131,7 @@ def _curve(
         f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} ({USUAL}: {low:.4g} to "
         f"{high:.4g}); beyond, the interval widens."
     ]
-    size = given.parameters or first.parameters
+    size = given.parameters
     tokens = _whole(first.batch / first.workers)
     curve_table: dict[str, Any] = {"file": f"{stem}.csv", "workers": first.workers}
     numbers = {"tokens": tokens, "parameters": size or None, "warmup": given.warmup}
@@ -296,14 +284,10 @@ def _behind(
 
 
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
-    """Read all runs: the baseline, then every other run of a directory or file."""
+    """Read all runs, the baseline first."""
     runs: list[Trained] = []
     columns = _columns(given.columns, len(paths))
     for place, path in enumerate(paths):
-        whole = path / "measured" if (path / "measured").is_dir() else path
-        if (whole / store.WHOLE).exists():
-            runs += _directory(whole, given)
-            continue
         tau, program, local = 1, "", len(paths) - 1
         if place:
             tau = _one("tau", given.tau, place - 1, local)
@@ -318,10 +302,7 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
                 '--column "1:loss=NAME" --column "2:loss=NAME"'
             )
         runs.append(run)
-    first = next((run for run in runs if run.tau == 1), None)
-    if first is None:
-        raise InputError(f"{paths[0]}: the baseline takes local steps; name a run without any")
-    return [first, *(run for run in runs if run is not first)]
+    return runs
 
 
 def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
@@ -334,75 +315,24 @@ def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
 
 
 def _columns(texts: Sequence[str], runs: int) -> list[dict[str, str]]:
-    """Return the columns of every run, by quantity. Raises InputError.
-
-    A column without the number of a run applies to all runs. If there are as many as runs, they
-    apply in order.
-    """
+    """Return the columns of every run, by quantity; without a number they apply to all runs."""
     columns: list[dict[str, str]] = [{} for _ in range(runs)]
-    of_all: dict[str, list[str]] = {}
-    for text in texts:
+    for text in sorted(texts, key=lambda text: ":" in text.partition("=")[0]):
         left, _, name = text.partition("=")
         number, _, quantity = left.rpartition(":")
         if quantity not in QUANTITIES or not name:
             wrong = nearest(quantity, QUANTITIES, "quantities are")
             raise InputError(f"--column {text}: write QUANTITY=NAME or RUN:QUANTITY=NAME; {wrong}")
-        if not number:
-            of_all.setdefault(quantity, []).append(name)
-        elif number.isdecimal() and 1 <= int(number) <= runs:
-            columns[int(number) - 1][quantity] = name
-        else:
+        if number and not (number.isdecimal() and 1 <= int(number) <= runs):
             raise InputError(f"--column {text}: RUN is the number of a run, 1 to {runs}")
-    for quantity, names in of_all.items():
-        for place, column in enumerate(columns):
-            column.setdefault(quantity, _one("column", names, place, runs))
+        for column in columns[int(number) - 1 : int(number)] if number else columns:
+            column[quantity] = name
     return columns
 
 
 def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int, int]) -> Trained:
     """Read a run's losses; `kind`: its program, workers and period."""
-    program, workers, tau = kind
-    if not any(path.glob("rank-*.telemetry")):
-        table = {"tokens": given.tokens, "workers": workers, "columns": columns}
-        tokens, loss, run, batch, column, notes = curve.points(path, table)
-        name = f"{path}{f' ({column})' * (column != 'loss')}"
-        return Trained(name, program, workers, tau, tokens, loss, run, batch, notes=notes)
-    recorded = telemetry_files.read(path)
-    rows = np.concatenate([*recorded.losses.values()])
-    if not len(rows) or given.tokens is None:
-        what = "unknown tokens per step; write --tokens" if len(rows) else "it has no losses"
-        raise InputError(f"{path}: {what}")
-    steps, place = np.unique(rows[:, 1], return_inverse=True)
-    loss = np.bincount(place, rows[:, 2]) / np.bincount(place)
-    workers = int(recorded.head["workers"])
-    size = given.tokens * workers
-    return Trained(str(path), program, workers, tau, steps * size, loss, 0 * steps, size)
-
-
-def _directory(path: Path, given: Given) -> list[Trained]:
-    """Read the runs of a run directory, except those without a fixed period."""
-    directory, runs = directories.read(path), []
-    workers = int(directory.table["cluster"]["workers"])
-    objective = directory.table.get("objective", {})
-    kind = objective.get("kind")
-    if kind in PREDICTED and not directory.is_measured:
-        predicted = f"losses of objective.kind = {kind!r} are predictions"
-        raise InputError(f"{path}: {predicted}; give a run that has trained a model")
-    size = float(workers * (given.tokens or objective.get("batch", 32)))
-    trained = None
-    with suppress(InputError):  # for a scenario whose files are gone
-        trained = dimension_of(parse(directory.table).objective)
-    for (label, row), table in zip(
-        directory.rows.items(), directory.table["algorithm"], strict=True
-    ):
-        tau = 1 if row["name"] in TOGETHER else table.get("tau")
-        if label in directory.runs and isinstance(tau, int):
-            points = [np.array([(run.seed, step * size, loss) for step, loss in zip(
-                run.curve["step"], run.curve["loss"], strict=True)])
-                for run in directory.runs[label]]  # fmt: skip
-            run, tokens, loss = np.concatenate(points).T
-            if not (np.isfinite(loss).all() and (loss > 0).all()):
-                raise InputError(f"{path}: {label}: a loss that is not finite and above 0")
-            name = f"{path} ({label})"
-            runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size, trained))
-    return runs
+    table = {"tokens": given.tokens, "workers": kind[1], "columns": columns}
+    tokens, loss, run, batch, column, notes = curve.points(path, table)
+    name = f"{path}{f' ({column})' * (column != 'loss')}"
+    return Trained(name, *kind, tokens, loss, run, batch, notes)
