@@ -31,7 +31,7 @@ Cell = Callable[[Row], str]
 Columns = dict[str, Cell]
 
 OF_CLIENTS = (
-    "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
+    "rounds", "seconds_per_round", "reports_per_round", "clients_at_work",
     "gradients_per_hour", "useful_share",
 )  # fmt: skip
 TO_TARGET = {"rounds_to_target", "client_bytes_to_target"}

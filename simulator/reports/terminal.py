@@ -13,7 +13,7 @@ from ..results import consumption, wording
 from ..results.columns import RESULT_COLUMNS, ResultColumn, in_question
 from ..results.intervals import USUAL
 from ..results.run import TIMES
-from ..results.statistics import human, number, with_unit
+from ..results.statistics import human, number
 from ..studies.tune import regret
 from . import tables
 from .tables import Cell, Columns, Row, named, shares, times, toml
@@ -94,7 +94,7 @@ def spent(rows: Sequence[Row]) -> list[Table]:
 
 
 def _by_group(rows: Sequence[Row]) -> list[Table]:
-    """Tabulate contributions and transfers of every group of sampled clients."""
+    """Tabulate the contributions of every group of sampled clients."""
     groups = [
         {"label": "" if place else row["label"], **group}
         for row in rows
@@ -108,8 +108,6 @@ def _by_group(rows: Sequence[Row]) -> list[Table]:
         "group": lambda group: group["group"] or "others",
         "% of\nclients": lambda group: shares([group["clients"] / clients]),
         "% of\ngradients": lambda group: shares([group["gradients"]]),
-        "down per\nclient, day": lambda group: with_unit(group["down_bytes_per_day"], "B"),
-        "up per\nclient, day": lambda group: with_unit(group["up_bytes_per_day"], "B"),
     }
     return [_table(groups, cells)]
 

@@ -154,7 +154,6 @@ class Run:
     gradients: float | None = None
     round_seconds: float = 0.0
     working_seconds: float | None = None
-    nights: float = 0.0
     at_work: float = 0.0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""

@@ -390,7 +390,6 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
     rates, shares = ([3600 / seconds_per_gradient(run) for run in runs], [*map(useful_share, runs)])
     busy = [run.at_work for run in runs]
     return {
-        "rounds_per_night": _mean([run.rounds / run.nights for run in runs if run.nights]),
         "reports_per_round": _mean(reports) if any(run.reports for run in runs) else None,
         "clients_at_work": estimated(busy, intervals.estimate(busy)),
         "gradients": [run.gradients for run in runs],

@@ -1,26 +1,19 @@
 """Summarise over seeds how an algorithm uses workers' time and lines."""
 
-import re
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..cluster.membership import worked, working_hours
 from ..network.closed_form import ClosedForm
-from ..scenario.cluster import DAY
 from ..scenario.scenario import Algorithm, Scenario
-from .run import TIMES, Run
+from .run import Run
 from .statistics import breakdown, human, number, percent
 from .wording import Reason, all_of
 
-WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
-WORTH = 0.1  # share of the time: less is not worth a second reason
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 SLOWER = 1.02  # times the mean, where the scenario says that workers differ
-CARD = re.compile(r"(worker \d+|server)( in| out)?")
-"""Names of the lines of network cards."""
 AWAY = ("absent", "unselected")  # kinds of time in which a client takes no part
 
 
@@ -49,55 +42,20 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     """Return a row for each group of sampled clients; None without sampling.
 
     `gradients`: the group's share of the model's gradients, estimated from its used computing time
-    and mean step time. Bytes are per client and day, None unless clients have their own links.
-    `absent`, `selected`: shares of time when clients are unavailable, or in a round. A day is its
-    working hours; a shorter run has a part of one.
+    and mean step time.
     """
-    steps, days = scenario.team.mean_compute, sum(map(span, runs)) / DAY
-    nights = sum(worked(scenario.cluster, span(run)) for run in runs)
-    if runs[0].gradients is None or not days or not all(steps):
+    steps = np.array(scenario.team.mean_compute)
+    if runs[0].gradients is None or not steps.all():
         return None
-    made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
-    groups = [worker.group for worker in scenario.team.workers]
-    at_work = [kind for kind in TIMES if kind not in ("down", *AWAY)]
-    rows = []
-    for group in dict.fromkeys(groups):
-        ranks = [rank for rank, name in enumerate(groups) if name == group]
-        row = {
-            "group": group or None,
-            "clients": len(ranks),
-            "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
-            **{f"{way}_bytes_per_day": _sent(runs, way, ranks, nights) for way in WAYS},
-            "absent": _seconds(runs, ranks, ["absent"]) / len(ranks) / DAY / days,
-            "selected": _seconds(runs, ranks, at_work) / len(ranks) / DAY / days,
-        }
-        rows.append(row)
-    return rows
-
-
-def _seconds(runs: Sequence[Run], ranks: Sequence[int], kinds: Sequence[str]) -> float:
-    """Sum the seconds that some clients spend on these kinds of time, over all runs."""
-    spent = [run.workers[kind] for run in runs for kind in kinds if kind in run.workers]
-    return float(sum(np.take(times, ranks).sum() for times in spent))
-
-
-def _sent(runs: Sequence[Run], way: str, ranks: Sequence[int], days: float) -> float | None:
-    """Return the bytes per client and day on clients' own links in one of `WAYS`."""
-    names = [WAYS[way].format(rank) for rank in ranks]
-    sizes = [run.links[name] for name in names for run in runs if name in run.links]
-    return sum(sizes) / len(ranks) / days if sizes else None
-
-
-def hours(scenario: Scenario) -> list[str]:
-    """Note how many hours of a day no worker is available."""
-    specs = scenario.cluster.of_workers("membership")
-    there = sum(end - start for start, end in working_hours(scenario.cluster))
-    if there >= DAY or not any(spec.windows for spec in specs if spec):
-        return []
+    made = np.sum([run.workers["compute"] for run in runs], axis=0) / steps
+    groups = np.array([worker.group for worker in scenario.team.workers])
     return [
-        f"no worker is available for {human(DAY - there)} of a day: times per round, gradients/h "
-        "and clients at work leave these hours out; tokens and bytes per day include them, and so "
-        "do times per step"
+        {
+            "group": group or None,
+            "clients": int((groups == group).sum()),
+            "gradients": float(made[groups == group].sum() / made.sum()) if made.sum() else None,
+        }
+        for group in dict.fromkeys(groups.tolist())
     ]
 
 
@@ -125,7 +83,7 @@ def of_failures(row: Mapping[str, Any]) -> str:
     counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
     counted |= {"absence": "absences"} if "absent" in row["breakdown"] else {}
     counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
-    parts = [few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
+    parts = [_few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
     parts += ["stalled for good"] * bool(lost.get("stall"))
     parts += [f"goodput {percent(row['goodput']['mean'])}"] * (not sampled)
     if lost["recovery_seconds"] is not None:
@@ -133,23 +91,14 @@ def of_failures(row: Mapping[str, Any]) -> str:
     if lost.get("server_down_seconds"):
         parts.append(f"the server down for {human(lost['server_down_seconds'])}")
     if lost["dropped"] and not sampled:
-        parts.append(f"{few(lost['dropped'], 'contribution', 'contributions')} left out")
+        parts.append(f"{_few(lost['dropped'], 'contribution', 'contributions')} left out")
     return f"{row['label']}: {'; '.join(parts)}."
 
 
-def few(count: float, one: str, many: str) -> str:
+def _few(count: float, one: str, many: str) -> str:
     """Return a count or mean count with its noun: "1 crash", "2.50 crashes"."""
     exact = f"{count:.0f}" if count == round(count) else number(count)
     return f"{exact} {one if count == 1 else many}"
-
-
-class _Case(NamedTuple):
-    """Runs of one algorithm, shares of time by use, and how long links are busy, if known."""
-
-    scenario: Scenario
-    runs: Sequence[Run]
-    share: Mapping[str, float]
-    held: float | None
 
 
 def bottleneck(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
@@ -159,7 +108,7 @@ def bottleneck(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
 
 
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
-    """Return reasons: where most of the workers' time goes, and why, or only the stall.
+    """Return where most of the workers' time goes, and why; or only the stall.
 
     Sampled clients have no time while they are away; in a round they wait for the last client.
     """
@@ -174,12 +123,28 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     vain = "failures" if crashes else "left-out"
     uses = {code: share.get(code, 0.0) for code in ("compute", "wait", "communicate")}
     uses |= {"standing": share.get("stalled", 0.0), vain: sum(parts.values())}
-    first, second, *_ = sorted(uses, key=lambda code: -uses[code])
-    case, result = _Case(scenario, runs, share, held_share(scenario, algorithm, runs)), []
-    for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
-        result.append(Reason(code, {"share": uses[code]} | (parts if code == vain else {})))
-        result += [] if sampled else _causes(code, case, crashes)
-    return result
+    code = max(uses, key=lambda code: uses[code])
+    result = [Reason(code, {"share": uses[code]} | (parts if code == vain else {}))]
+    if sampled or (code in ("standing", vain) and not crashes):
+        return result
+    if code in ("standing", vain):
+        return [*result, Reason("crashes", {"crashes": crashes})]
+    return [*result, *_causes(code, uses[code], scenario, algorithm, runs)]
+
+
+def _causes(
+    code: str, share: float, scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
+) -> list[Reason]:
+    """Return the cause of a share of the time, if known."""
+    held, unit = held_share(scenario, algorithm, runs), runs[0].staleness_unit
+    if code == "communicate":
+        return _communicating(runs, share, held)
+    if code == "wait" and unit == "updates":
+        return [_served(scenario, runs)]
+    if code == "wait" and unit == "steps" and (held or 0.0) > share:
+        return [Reason("collectives", {"share": held})]
+    unequal = scenario.recovery.policy in ("shrink", "quorum") or scenario.recovery.backups
+    return [] if unit == "updates" or unequal else [_slowest(scenario, runs)]
 
 
 def _shares(runs: Sequence[Run], sampled: bool) -> dict[str, float]:
@@ -191,68 +156,42 @@ def _shares(runs: Sequence[Run], sampled: bool) -> dict[str, float]:
     return {kind: part / whole for kind, part in spent.items()}
 
 
-def _causes(code: str, case: _Case, crashes: float) -> list[Reason]:
-    """Return the causes of a share of the time, for workers that are not sampled."""
-    if code in EXPLAIN:
-        return EXPLAIN[code](case)
-    return [Reason("crashes", {"crashes": crashes})] if crashes else []
-
-
-def _computing(case: _Case) -> list[Reason]:
-    """Return the slowest worker, if all workers compute the same number of steps."""
-    recovery = case.scenario.recovery
-    unequal = recovery.policy in ("shrink", "quorum") or recovery.backups
-    if case.runs[0].staleness_unit != "steps" or unequal:
-        return []
-    computed = [np.array(run.workers["compute"]) for run in case.runs]
-    times = float(np.mean([seconds.max() / seconds.mean() for seconds in computed]))
-    unlike = max(case.scenario.team.relative_speeds) > SLOWER  # not by chance
+def _slowest(scenario: Scenario, runs: Sequence[Run]) -> Reason:
+    """Name the slowest worker, or its group if that is slow as a whole."""
+    computed = np.array([run.workers["compute"] for run in runs])  # (seeds, workers)
+    times = float(np.mean(computed.max(axis=1) / computed.mean(axis=1)))
+    unlike = max(scenario.team.relative_speeds) > SLOWER  # not by chance
     if times < (SLOWER if unlike else MATTERS):
-        return [Reason("alike")]
-    return [Reason("slowest", {"who": _slowest(case.scenario, computed)[0], "times": times})]
+        return Reason("alike")
+    ranks, total = {*computed.argmax(axis=1).tolist()}, computed.sum(axis=0)
+    groups = np.array([worker.group for worker in scenario.team.workers])
+    group = groups[total.argmax()]
+    who = f"worker {ranks.pop()}" if len(ranks) == 1 else "a different worker with each seed"
+    if group and total[groups == group].mean() > (total.max() + total.mean()) / 2:
+        who = f"group {group}"
+    return Reason("slowest", {"who": who, "times": times})
 
 
-def _waiting(case: _Case) -> list[Reason]:
-    """Return what the workers wait for: the server, collectives, or other workers."""
-    runs = case.runs
-    if runs[0].staleness_unit == "updates":
-        return _served(case)
-    if (case.held or 0.0) > case.share["wait"] and runs[0].staleness_unit == "steps":
-        return [Reason("collectives", {"share": case.held})]
-    waits = [np.array(run.workers["wait"]) for run in runs]
-    means = np.sum(waits, axis=0) / sum(map(span, runs))
-    lowest, highest, mean = float(means.min()), float(means.max()), float(means.mean())
-    if sum(wait.min() for wait in waits) / sum(map(span, runs)) > mean / 2:
-        return [Reason("all-wait", {"share": lowest, "highest": highest})]
-    who, ranks = _slowest(case.scenario, [-wait for wait in waits if wait.any()])
-    least = float(means[ranks].mean()) if ranks else lowest
-    return [Reason("waited-for", {"who": who, "share": least, "mean": mean})]
-
-
-def _served(case: _Case) -> list[Reason]:
+def _served(scenario: Scenario, runs: Sequence[Run]) -> Reason:
     """Return how busy the server is while workers wait for its answers."""
-    server, runs = case.scenario.server, case.runs
+    server = scenario.server
     works = (server.receive * sum(r.staleness.values()) + server.apply * r.updates for r in runs)
     busy = min(1.0, sum(works) / (sum(run.duration for run in runs) or 1.0))
-    models = max(run.inbox_bytes for run in runs) / case.scenario.model.bytes
-    return [Reason("server", {"share": busy, "models": models})]
+    models = max(run.inbox_bytes for run in runs) / scenario.model.bytes
+    return Reason("server", {"share": busy, "models": models})
 
 
-def _communicating(case: _Case) -> list[Reason]:
+def _communicating(runs: Sequence[Run], spent: float, held: float | None) -> list[Reason]:
     """Return the lines saturated longest, or how long transmissions keep links busy."""
-    spent, held = case.share["communicate"], case.held
-    if case.runs[0].lines:
-        full = {line["line"]: line["saturated"] for line in lines(case.runs)}
+    if runs[0].lines:
+        full = {line["line"]: line["saturated"] for line in lines(runs)}
         top = max(full.values())
         longest = sorted((k for k, share in full.items() if share > top / MATTERS), reverse=True)
         code = "saturated" if top >= spent / 2 else "unsaturated"
-        return [Reason(code, {"lines": _names(longest), "share": top})]
+        return [Reason(code, {"lines": all_of(longest), "share": top})]
     if held is None:
         return []
     return [Reason("latency" if held < spent / 2 else "transmitting", {"share": held})]
-
-
-EXPLAIN = {"compute": _computing, "wait": _waiting, "communicate": _communicating}
 
 
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
@@ -274,29 +213,3 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
             return None
         seconds += size / network.link(*(ranks[end] for end in ends)).bandwidth
     return min(1.0, seconds / count / whole)
-
-
-def _names(lines: Sequence[str]) -> str:
-    """Name saturated lines; if there are many, the first or the number of network cards."""
-    nodes = dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines)
-    if not all(map(CARD.fullmatch, lines)):
-        return all_of(lines)
-    return f"the network card of {lines[0]}" if len(nodes) == 1 else f"{len(nodes)} network cards"
-
-
-def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
-    """Name the slowest workers by `slowness` (workers,); none if seeds differ."""
-    groups = [worker.group for worker in scenario.team.workers]
-    near = _near(np.sum(slowness, axis=0))
-    name, *others = {groups[rank] for rank in near}
-    if name and not others and len(near) == groups.count(name) > 1:
-        return f"group {name}", near
-    ranks = sorted(set.intersection(*(set(_near(times)) for times in slowness)))
-    if not {int(times.argmax()) for times in slowness}.issubset(ranks):
-        return "a different worker with each seed", []
-    return all_of([f"worker {rank}" for rank in ranks]), ranks
-
-
-def _near(slowness: np.ndarray) -> list[int]:
-    """Return the ranks of workers about as slow as the slowest."""
-    return np.flatnonzero(slowness >= slowness.max() - np.ptp(slowness) / 4).tolist()

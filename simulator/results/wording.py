@@ -37,7 +37,7 @@ def all_of(labels: Sequence[str], last: str = "and") -> str:
 FORMATS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("margin", "most"), lambda share: f"{100 * share:.2g} %"),
     **dict.fromkeys(("gap", "worth", "low", "high"), _gap),
-    **dict.fromkeys(("share", "highest", "mean", "lost", "down"), percent),
+    **dict.fromkeys(("share", "lost", "down"), percent),
     **dict.fromkeys(("times", "models", "crashes"), "{:.3g}".format),
     "labels": all_of,
 }

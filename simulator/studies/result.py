@@ -191,7 +191,6 @@ class Result(Display):
             *self.scenario.notes,
             *consumption.paces(self.scenario),
             *statistics.notes(self.groups),
-            *usage.hours(self.scenario),
             *learning.notes(self.loss_models),
             *prediction_interval.extrapolation(self.scenario),
             *prediction_interval.notes(self.time_models),

@@ -23,7 +23,7 @@ from paceline.simulator.reports.page import changes, reading
 from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.runs import series
 from paceline.simulator.reports.page.studies import ranking
-from paceline.simulator.results import intervals, read, store, usage, verdict, wording
+from paceline.simulator.results import intervals, read, store, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
 from paceline.simulator.results.figures.interactive import literal
@@ -163,9 +163,6 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
     )  # fmt: skip
     found = simulate(made, seeds=2, out=folder / "sampled")
     assert answer(folder / "sampled").verdict["measure"] == "seconds_per_gradient"
-    (note,) = usage.hours(made)
-    assert note in found.notes
-    assert "no worker is available for 18.0 h of a day" in note
     runs = read.read(folder / "sampled").runs
     scores = [verdict.scored(each, "seconds_per_gradient") for each in (runs, found.groups)]
     assert scores[0] == scores[1]

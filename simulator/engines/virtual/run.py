@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster.membership import OUT, all_day, worked, working_seconds
+from ...cluster.membership import OUT, working_seconds
 from ...results.run import ROUNDING, Run, Spans
 from ...scenario.scenario import World
 from ..observer import NEVER
@@ -98,7 +98,6 @@ def _rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
     result: dict[str, Any] = {"working_seconds": working_seconds(cluster, time)}
     busy = sum(sum(seconds.get(kind, ())) for kind in ("compute", "communicate", "lost"))
     result["at_work"] = busy / (working_seconds(cluster, run.ended) or inf)
-    result["nights"] = 0.0 if all_day(cluster) else worked(cluster, time)
     if rule is None:
         at_once = cluster.participants if run.program.selects else run.workers
         return result | {"gradients": at_once * step, "deserted": run.deserted(time)}
