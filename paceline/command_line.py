@@ -277,19 +277,17 @@ def _fit(scenario: str, targets: Path, fitted: Path | None = None, **given: Any)
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import explorer
     from paceline.simulator.results import store
-    from paceline.simulator.studies.display import extra
     from paceline.simulator.studies.fit.fit import fit
 
-    overwrite, sets = given["overwrite"], given["overrides"] or ()
-    if fitted:
-        extra("tomlkit", "explore")  # before anything is computed
+    overwrite = given["overwrite"]
+    if fitted:  # before anything is computed
         store.free_file(fitted, None, given=True, overwrite=overwrite)
     bar = ("fitting", "points, at most")
     with _study(scenario, "-fit", *bar, figure=FIGURES, **given) as (loaded, how):
         result = fit(loaded, targets, **how)
     lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
     if fitted:
-        data = explorer.fitted(loaded, result.sets, sets).encode()
+        data = explorer.fitted(loaded, result.sets).encode()
         with store.writing(fitted, "choose another -o"):
             store.write_free(fitted, data, given=True, overwrite=overwrite)
         lines.append(f"Scenario: {fitted}")
@@ -449,7 +447,6 @@ def _explore(
     scenario: str,
     overrides: list[str] | None = None,
     allow_paths: bool = False,
-    host: str = "127.0.0.1",
     port: int = 0,
     no_open: bool = False,
 ) -> None:
@@ -467,15 +464,7 @@ def _explore(
 
             webbrowser.open(url)
 
-    explore(
-        scenario,
-        overrides=overrides or (),
-        allow_paths=allow_paths,
-        host=host,
-        port=port,
-        say=_note,
-        opened=opened,
-    )
+    explore(scenario, overrides=overrides or (), allow_paths=allow_paths, port=port, opened=opened)
 
 
 @_command("probe")

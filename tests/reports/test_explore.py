@@ -22,7 +22,7 @@ import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.reports.explore import explorer, serve
-from paceline.simulator.reports.explore.explorer import Explorer, changed, controls, read, write
+from paceline.simulator.reports.explore.explorer import Explorer, changed, controls
 from paceline.simulator.studies.simulate import simulate
 from tests.helpers.waiting import PATIENCE, wait_until
 
@@ -46,9 +46,7 @@ def test_every_slider_begins_at_the_scenarios_own_and_its_values_are_accepted():
         assert actual, name
         for control in actual.values():
             assert control.own in control.texts
-            if control.kind == "choice":
-                continue
-            steps = [control.read(text) for text in control.texts]
+            steps = [*control.values.values()]
             assert steps == sorted(set(steps)), (name, control.name)
             changed(scenario, control.changes(control.texts[len(steps) // 2]))
 
@@ -70,8 +68,7 @@ def test_sites_overlap_price_and_codec_move_what_they_name():
     assert actual.objective.tokens == 2 * page.scenario.objective.tokens  # the same global batch
     streaming = actual.algorithm[2].parameters
     assert (streaming["overlap"], streaming["codec"].kind) == (5, "fp16")
-    with pytest.raises(ValueError, match="the choices are"):
-        page.controls["codec"].read("zip")
+    assert "zip" not in page.controls["codec"].values
 
 
 def test_where_places_agree_a_slider_shows_their_value_else_a_factor():
@@ -80,7 +77,7 @@ def test_where_places_agree_a_slider_shows_their_value_else_a_factor():
     assert tau.factor
     assert tau.changes("2") == {("algorithm", 1, "tau"): 16, ("algorithm", 2, "tau0"): 32}
     assert not latency.factor
-    assert latency.changes("33 ms") == {("network", "latency"): "33 ms"}
+    assert latency.changes("32 ms") == {("network", "latency"): "32 ms"}
 
 
 def test_a_wider_spread_keeps_the_mean():
@@ -90,41 +87,33 @@ def test_a_wider_spread_keeps_the_mean():
         'cluster.compute={ dist = "lognormal", mean = "2 s", sd = "1 s" }',
     ):
         scenario, actual = sliders(QUICK, law)
-        for to in (0.0, 0.05, 0.5, 2.5):
-            wide = changed(scenario, actual["straggling"].changes(str(to))).cluster.compute
+        for text in actual["straggling"].texts[::12]:
+            wide, to = changed(scenario, actual["straggling"].changes(text)), float(text)
+            wide = wide.cluster.compute
             assert wide.expectation == pytest.approx(2.0)
             assert wide.variance**0.5 / 2.0 == pytest.approx(to)
-
-
-@given(st.floats(1e-6, 1e3), st.sampled_from(["time", "bandwidth", "number"]))
-def test_values_are_written_as_they_are_read(value, kind):
-    assert read(write(value, kind), kind) == pytest.approx(value, rel=1e-3)
 
 
 # addresses
 
 
 def test_an_address_holds_the_state():
-    state = {"latency": "33 ms", "workers": "12", "lr": "0.5"}
+    state = {"latency": "32 ms", "workers": "16", "lr": "0.5"}
     assert Explorer(load("quickstart")).read(f"?{urlencode(state)}") == (state, [])
 
 
 def test_bad_values_are_ignored_and_named():
     page = Explorer(load("quickstart"))
     cases = {
-        "latency=33": "not a time; write a time with its unit",
-        "latency=-1 s": "negative",
-        "latency=9 h": "out of range; write 200 us to 2 s",
-        "workers=2.5": "not a whole number",
-        "workers=nan": "whole",
+        "latency=33": "no value of the slider, which has 200 us to 2 s",
         "lr=fast": "fast",
-        "latancy=33 ms": "did you mean `latency`?",
-        "latency=%00": "not a quantity",
+        "latancy=32 ms": "did you mean `latency`?",
+        "latency=%00": "no value of the slider",
     }
     for search, reason in cases.items():
-        state, problems = page.read("?bandwidth=3 Mbit/s&" + search)
+        state, problems = page.read("?bandwidth=10 Mbit/s&" + search)
         assert reason in " ".join(problems), search
-        assert state == {"bandwidth": "3 Mbit/s"}, search
+        assert state == {"bandwidth": "10 Mbit/s"}, search
 
 
 FIGURE3 = Explorer(load(QUICK))
@@ -174,15 +163,13 @@ def test_an_exported_scenario_loads_and_is_the_one_on_the_page(tmp_path):
             page = Explorer(load(name, overrides))
             state = {name: item.texts[len(item.texts) // 2] for name, item in page.controls.items()}
             path = tmp_path / "exported.toml"
-            path.write_text(explorer.exported(page, state, overrides), encoding="utf-8")
+            path.write_text(explorer.exported(page, state), encoding="utf-8")
             wanted, exported = page.apply(state), load(path, allow_paths=True)
             assert ("--allow-paths" in path.read_text()) == (name == "clouds")
             without = {"exclude": {"network"}}
             assert exported.model_dump(**without) == wanted.model_dump(**without), name
             assert exported.network.latency == wanted.network.latency
             assert exported.network.bandwidth == wanted.network.bandwidth
-    commented = explorer.exported(Explorer(load("quickstart")), {"latency": "1 s"}, [])
-    assert "# Logistic regression" in commented
 
 
 # the server
@@ -204,7 +191,7 @@ def test_what_cannot_be_served_is_said(capsys):
 def test_without_dash_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "dash", None)
     with pytest.raises(InputError, match=r'dash is not installed; pip install "paceline\[explore'):
-        serve.explore(QUICK, say=print, opened=print)
+        serve.explore(QUICK, opened=print)
 
 
 @contextmanager
@@ -239,7 +226,7 @@ def ended(process, url, number):
     return process.stderr.read()
 
 
-def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
+def test_malformed_requests_and_other_names_are_refused():
     with served(QUICK) as (process, url):
         request = urllib.request.Request(url, headers={"Host": "elsewhere.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -251,9 +238,6 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 urllib.request.urlopen(request, timeout=PATIENCE)
         assert ended(process, url, signal.SIGTERM) == ""
-    with served(QUICK, "--host", "0.0.0.0") as (process, url):
-        warning = ended(process, url, signal.SIGINT)
-        assert "warning: 0.0.0.0 is reachable from other machines" in warning
 
 
 # the page
@@ -310,7 +294,7 @@ def test_a_slider_moved_by_keys_changes_curves_and_address_and_a_reload_keeps_it
         assert page.inner_text("#pick") != text
         assert slider(page, "average").get_attribute("aria-valuetext") == "6.3 s"
         assert "the time of one average" in slider(page, "average").get_attribute("aria-label")
-        assert page.input_value("#box-average") == "6.3 s"
+        assert page.inner_text("#value-average") == "6.3 s"
         now = page.inner_text("#pick")
         if os.environ.get("PACELINE_SCREENSHOTS"):
             SHOT.parent.mkdir(parents=True, exist_ok=True)
@@ -319,34 +303,28 @@ def test_a_slider_moved_by_keys_changes_curves_and_address_and_a_reload_keeps_it
         page.reload()
         settled(page)
         assert page.inner_text("#pick") == now
-        assert page.input_value("#box-average") == "6.3 s"
+        assert page.inner_text("#value-average") == "6.3 s"
         while here := page.evaluate("location.search"):  # once, unless the slider rested between
             page.go_back()
             page.wait_for_function(f"location.search !== '{here}'")
-        page.wait_for_function("document.querySelector('#box-average').value == '1 s'")
+        page.wait_for_function("document.querySelector('#value-average').innerText == '1 s'")
         settled(page)
         assert page.inner_text("#pick") == text
 
 
 @pytest.mark.browser
-def test_exact_values_are_written_beside_and_the_export_gives_the_pages_numbers(figure3, tmp_path):
-    with opened(f"{figure3}?average=6.3+s") as page:
-        page.fill("#box-tau", "17")
-        page.keyboard.press("Enter")
-        page.wait_for_function("location.search === '?average=6.3+s&tau=17'")
-        settled(page)
+def test_the_export_gives_the_pages_numbers(figure3, tmp_path):
+    with opened(f"{figure3}?average=6.3+s&tau=16") as page:
         with page.expect_download() as download:
             page.click("#export")
         exported = tmp_path / "exported.toml"
         download.value.save_as(exported)
         simulated = simulate(load(exported)).verdict.headline
         wait_until(lambda: page.inner_text("#pick") == simulated)
-        assert tomllib.loads(exported.read_text())["algorithm"][1]["tau"] == 17
-        page.click("#reset-tau")
-        page.wait_for_function("location.search === '?average=6.3+s'")
+        assert tomllib.loads(exported.read_text())["algorithm"][1]["tau"] == 16
         page.click("#reset")
         page.wait_for_function("location.search === ''")
-        assert page.input_value("#box-average") == "1 s"
+        assert page.inner_text("#value-average") == "1 s"
 
 
 @pytest.mark.browser
@@ -354,10 +332,7 @@ def test_bad_values_are_named_on_the_page_and_the_rest_stands(figure3):
     with opened(f"{figure3}?tau=0.5&colour=red&average=2+s") as page:
         assert 'tau = "0.5" is ignored' in page.inner_text("#problems")
         assert "the sliders are" in page.inner_text("#problems")
-        assert page.input_value("#box-average") == "2 s"
-        page.fill("#box-average", "soon")
-        page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('#problems').innerText.includes('soon')")
+        assert page.inner_text("#value-average") == "2 s"
 
 
 @pytest.mark.browser

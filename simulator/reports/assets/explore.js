@@ -5,7 +5,7 @@
   function tell() { // a slider that moved may have a new thumb
     for (const box of document.querySelectorAll(".control")) {
       const thumb = box.querySelector("[role=slider]");
-      const text = box.querySelector("input")?.value ?? "";
+      const text = box.querySelector("output").innerText;
       if (thumb && thumb.getAttribute("aria-label") !== box.dataset.label) thumb.setAttribute("aria-label", box.dataset.label);
       if (thumb && thumb.getAttribute("aria-valuetext") !== text) thumb.setAttribute("aria-valuetext", text);
       box.classList.toggle("changed", text !== box.dataset.own);

@@ -5,7 +5,6 @@ if they agree, and a factor that multiplies them if they differ.
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -20,8 +19,9 @@ import numpy as np
 from ...cluster.prices import HOURLY
 from ...distributions.law import BY_NAME
 from ...errors import InputError
-from ...inputs import paths, untrusted
+from ...inputs import paths
 from ...inputs.messages import KeyPath, nearest, show
+from ...inputs.toml_text import write_toml
 from ...inputs.units import to_si
 from ...load.document import override
 from ...load.load import parse
@@ -31,12 +31,11 @@ from ...results.figures.chart import Line, Look, apart
 from ...results.statistics import human, time_unit
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
-from ...studies.display import extra
 from ...studies.result import Result
 from ...studies.simulate import simulate
 from ...studies.tune import parts
 
-Kind = Literal["time", "bandwidth", "count", "number", "choice"]
+Kind = Literal["time", "bandwidth", "count", "number"]
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
 PER_DECADE = 20  # values of a slider
@@ -49,11 +48,6 @@ UNITS = {
     "time": ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s")),
     "bandwidth": ((125.0, "kbit/s"), (125e3, "Mbit/s"), (125e6, "Gbit/s")),
 }
-
-
-def read(text: str, kind: Kind) -> float:
-    """Return a value in SI units. Raises ValueError."""
-    return to_si(text, kind) if kind in UNITS else float(text)
 
 
 def write(value: float, kind: Kind, digits: int = 4) -> str:
@@ -75,7 +69,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Control:
-    """One slider. `texts`: its values, in ascending order; `own` is the scenario's.
+    """One slider. `values`: its values in ascending order, by their texts; `own` is the scenario's.
 
     `factor`: whether its values multiply those of `places`.
     """
@@ -83,41 +77,20 @@ class Control:
     name: str
     label: str
     about: str
-    kind: Kind
     places: tuple[Setting, ...]
-    texts: tuple[str, ...]
+    values: Mapping[str, float]
     own: str
-    factor: bool
+    factor: bool = False
 
-    def read(self, text: str) -> float:
-        """Return the value of a text. Raises ValueError if the slider cannot have it."""
-        if self.kind == "choice":
-            if text.strip() not in self.texts:
-                raise ValueError(nearest(text.strip(), self.texts, "the choices are"))
-            return self.texts.index(text.strip())
-        try:
-            value = read(text.strip(), self.kind)
-        except AssertionError:  # pint raises it for a text such as "\0"
-            raise ValueError("not a quantity") from None
-        if self.kind == "count" and value % 1:
-            raise ValueError("not a whole number")
-        low, high = (read(self.texts[end], self.kind) for end in (0, -1))
-        if not low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
-            raise ValueError(f"out of range; write {self.texts[0]} to {self.texts[-1]}")
-        return value
-
-    def nearest(self, text: str) -> int:
-        """Return the index of the slider's value nearest to a text."""
-        if self.kind == "choice":
-            return int(self.read(text))
-        steps = np.array([read(quantity, self.kind) for quantity in self.texts])
-        return int(np.argmin(np.abs(steps - self.read(text))))
+    @cached_property
+    def texts(self) -> list[str]:
+        """The texts of the values, in ascending order."""
+        return [*self.values]
 
     def changes(self, text: str) -> dict[KeyPath, Any]:
-        """Return the values to write into the scenario's table by path. Raises ValueError."""
-        value = self.read(text)
-        times = {place.path: place.own if self.factor else 1.0 for place in self.places}
-        return {place.path: place.write(value * times[place.path]) for place in self.places}
+        """Return the values to write into the scenario's table, by path."""
+        value = self.values[text]
+        return {one.path: one.write(value * (one.own if self.factor else 1)) for one in self.places}
 
 
 def put(table: Any, changes: Mapping[KeyPath, Any]) -> None:
@@ -195,8 +168,9 @@ def _control(row: _Row) -> Control:
     many = 1 + round(PER_DECADE * math.log10(high / low))
     values = [unit * float(f"{x:.2g}") for x in np.geomspace(low / unit, high / unit, many)]
     values = sorted({*values, own, *([0.0] if not own or name == "straggling" else [])})
-    texts = tuple(dict.fromkeys(write(value, kind) for value in values))
-    return Control(name, label, about, kind, tuple(places), texts, write(own, kind), factor)
+    texts = dict.fromkeys(write(value, kind) for value in values)
+    read = {text: to_si(text, kind) if kind in UNITS else float(text) for text in texts}
+    return Control(name, label, about, tuple(places), read, write(own, kind), factor)
 
 
 def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
@@ -280,11 +254,12 @@ def _codecs(scenario: Scenario) -> Iterator[Control]:
             names.append(name)
     same = next((name for name in names if all(name == codec for codec in written)), None)
     default = same or WRITTEN
-    texts = tuple(dict.fromkeys([default, *names]))
+    texts = [*dict.fromkeys([default, *names])]
     named = [Setting(("algorithm", at, "codec"), 0.0, lambda at: texts[int(at)]) for at in indices]
     if len(texts) > 1:
-        about = "the codec of messages, if an algorithm has one"
-        yield Control("codec", "Codec", about, "choice", tuple(named), texts, default, False)
+        about, values = "the codec of messages, if an algorithm has one", enumerate(texts)
+        places = {text: float(at) for at, text in values}
+        yield Control("codec", "Codec", about, tuple(named), places, default)
 
 
 def _count(value: float) -> int:
@@ -321,13 +296,12 @@ class Explorer:
         if (control := self.controls.get(name)) is None:
             suggestion = nearest(name, self.controls, "the sliders are")
             return [f"{show(name)} is ignored: unknown; {suggestion}."]
-        try:
-            control.read(text)
-        except ValueError as error:
-            return [f"{name} = {show(text)} is ignored: {error}."]
+        if text not in control.values:
+            what = f"no value of the slider, which has {control.texts[0]} to {control.texts[-1]}"
+            return [f"{name} = {show(text)} is ignored: {what}."]
         state.pop(name, None)
-        if text.strip() != control.own:
-            state[name] = text.strip()
+        if text != control.own:
+            state[name] = text
         return []
 
     def changes(self, state: Mapping[str, str]) -> dict[KeyPath, Any]:
@@ -378,42 +352,25 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
     return {"error": interactive.spec(figure), "spent": interactive.spec(bars)}
 
 
-def exported(explorer: Explorer, state: Mapping[str, str], overrides: Sequence[str]) -> str:
-    """Return the text of a scenario with the sliders' values; see `_rewritten`."""
+def exported(explorer: Explorer, state: Mapping[str, str]) -> str:
+    """Return the text of the scenario with the sliders' values."""
     moved = ", ".join(f"{name} = {value}" for name, value in state.items()) or "unchanged"
-    what, changes = f"paceline explore: {moved}", explorer.changes(state)
-    return _rewritten(explorer.scenario, what, overrides, lambda document: put(document, changes))
+    table = deepcopy(explorer.scenario.table)
+    put(table, explorer.changes(state))
+    return _as_text(explorer.scenario, table, f"paceline explore: {moved}")
 
 
-def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) -> str:
-    """Return the text of a scenario with the fitted values, given as for `--set`."""
-
-    def change(document: Any) -> None:
-        for assignment in sets:
-            override(document, assignment)
-
-    return _rewritten(scenario, f"paceline fit: {', '.join(sets)}", overrides, change)
+def fitted(scenario: Scenario, sets: Sequence[str]) -> str:
+    """Return the text of the scenario with the fitted values, given as for `--set`."""
+    table = deepcopy(scenario.table)
+    for assignment in sets:
+        override(table, assignment)
+    return _as_text(scenario, table, f"paceline fit: {', '.join(sets)}")
 
 
-def _rewritten(
-    scenario: Scenario, what: str, overrides: Sequence[str], change: Callable[[Any], None]
-) -> str:
-    """Return a scenario's text after a `change`, which `what` names in the first line.
-
-    The text is the scenario's file, including comments. With `overrides` (--set), or if the
-    scenario extends another, it is the whole table without comments. File names become absolute, so
-    that the text is valid in any folder.
-    """
-    tomlkit = extra("tomlkit", "explore")  # keeps comments
+def _as_text(scenario: Scenario, table: dict[str, Any], what: str) -> str:
+    """Write a scenario's changed table as TOML, with whole paths; `what` heads the text."""
     file = Path(scenario.file).absolute()
-    try:
-        content = "" if overrides else untrusted.text(file)
-        unchanged = tomllib.loads(content) == scenario.table
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read again ({error})") from None
-    document: Any = tomlkit.parse(content) if unchanged else tomlkit.item(scenario.table)
-    change(document)
-    named = {path: str(file.parent / name) for path, name in paths.named(document)}
-    put(document, named)
-    head = f"# From {file.name} by {what}.\n{ELSEWHERE if named else ''}\n"
-    return head + str(tomlkit.dumps(document))
+    named = {path: str(file.parent / name) for path, name in paths.named(table)}
+    put(table, named)
+    return f"# From {file.name} by {what}.\n{ELSEWHERE if named else ''}\n{write_toml(table)}"

@@ -18,8 +18,8 @@ FIGURES = {"error": "Error against time", "spent": "Time per step"}
 _aria: Any = dict  # passes attributes for screen readers, which Dash's type stubs lack
 
 
-def page(explorer: Explorer, overrides: list[str]) -> Dash:
-    """Return the page of a scenario that was loaded with `overrides` (--set)."""
+def page(explorer: Explorer) -> Dash:
+    """Return the page of a scenario."""
     title = explorer.scenario.title or Path(explorer.scenario.file).stem
     app = Dash(
         "paceline",
@@ -33,7 +33,7 @@ def page(explorer: Explorer, overrides: list[str]) -> Dash:
     )
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     app.layout = _layout(explorer, title)
-    _wire(app, explorer, overrides)
+    _wire(app, explorer)
     return app
 
 
@@ -74,8 +74,7 @@ def _figure(name: str, label: str) -> html.Figure:
 
 
 def _control(control: Control) -> html.Div:
-    place = control.nearest(control.own)
-    about = _aria({"aria-label": f"Reset {control.label} to {control.own}"})
+    place = control.texts.index(control.own)
     slider = dcc.Slider(
         id=f"slider-{control.name}",
         value=place,
@@ -89,9 +88,8 @@ def _control(control: Control) -> html.Div:
     )
     return html.Div(
         [
-            html.Label(control.label, htmlFor=f"box-{control.name}"),
-            dcc.Input(id=f"box-{control.name}", type="text", value=control.own, debounce=True),
-            html.Button("↺", id=f"reset-{control.name}", n_clicks=0, **about),
+            html.B(control.label),
+            html.Output(control.own, id=f"value-{control.name}"),
             html.P(control.about, className="about"),
             html.Div(slider, className="slider", id=f"track-{control.name}"),
         ],
@@ -100,7 +98,7 @@ def _control(control: Control) -> html.Div:
     )
 
 
-def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
+def _wire(app: Dash, explorer: Explorer) -> None:
     names = [*explorer.controls]
     clientside: Any = app.clientside_callback
     drawn = Output("drawn", "data", allow_duplicate=True)
@@ -114,18 +112,16 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
             "state": Output("state", "data"),
             "problems": Output("problems", "children"),
             "sliders": {name: Output(f"slider-{name}", "value") for name in names},
-            "boxes": {name: Output(f"box-{name}", "value") for name in names},
+            "values": {name: Output(f"value-{name}", "children") for name in names},
         },
         inputs={
             "search": Input("url", "search"),
             "sliders": {name: Input(f"slider-{name}", "value") for name in names},
-            "boxes": {name: Input(f"box-{name}", "value") for name in names},
-            "resets": [Input(f"reset-{name}", "n_clicks") for name in names],
-            "everything": Input("reset", "n_clicks"),
+            "reset": Input("reset", "n_clicks"),
         },
     )
-    def _moved(search: str, sliders: Any, boxes: Any, resets: Any, everything: Any) -> Any:
-        return _state(explorer, search or "", sliders, boxes)
+    def _moved(search: str, sliders: Any, reset: Any) -> Any:
+        return _state(explorer, search or "", sliders)
 
     @app.callback(
         *(Output(name, "children") for name in ("units", "pick", "why", "shown", "invalid")),
@@ -152,19 +148,17 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         prevent_initial_call=True,
     )
     def _export(_: int, state: dict[str, str] | None) -> dict[str, str]:
-        content = exported(explorer, state or {}, overrides)
+        content = exported(explorer, state or {})
         stem = Path(explorer.scenario.file).stem
         return {"content": content, "filename": f"{stem}-explored.toml"}
 
 
-def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[str, Any]:
+def _state(explorer: Explorer, search: str, sliders: Any) -> dict[str, Any]:
     """Return the outputs of the controls after one of them or the address changes."""
     state, problems = explorer.read(search)
     kind, _, name = str(ctx.triggered_id or "url").partition("-")
     if kind == "reset":
-        state = {key: text for key, text in state.items() if name not in ("", key)}
-    elif kind == "box":
-        problems += explorer.put(state, name, boxes[name] or "")
+        state = {}
     elif kind == "slider":
         problems += explorer.put(state, name, explorer.controls[name].texts[sliders[name]])
     texts = {name: state.get(name, control.own) for name, control in explorer.controls.items()}
@@ -172,8 +166,8 @@ def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[st
         "search": f"?{urlencode(state)}" if state else "",
         "state": state,
         "problems": " ".join(problems),
-        "sliders": {name: explorer.controls[name].nearest(text) for name, text in texts.items()},
-        "boxes": texts,
+        "sliders": {name: explorer.controls[name].texts.index(texts[name]) for name in texts},
+        "values": texts,
     }
 
 
