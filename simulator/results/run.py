@@ -17,11 +17,6 @@ COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 CURVE = (*COLUMNS, "test_loss")
 """Columns of a simulated or stored run; files for readers have only `COLUMNS`."""
 PAID = ("egress_bytes", "device_seconds")
-STALENESS = {  # units of staleness
-    "updates": "updates by the server since it sent the parameters",
-    "steps": "local steps computed since the mean was started",
-    "averagings": "averagings with neighbours since the parameters were read",
-}
 
 
 class Kind(IntEnum):
@@ -105,8 +100,7 @@ class Run:
 
     `updates` counts the updates of the parameters up to the last evaluation: by the server, by all
     workers if their steps are counted together, or else by one worker. `staleness` maps each
-    staleness to its number of contributions to updates, counted in `staleness_unit`, a key of
-    `STALENESS`:
+    staleness to its number of contributions to updates, counted in `staleness_unit`:
 
     - "updates": updates by the server between sending a gradient's parameters and receiving the
       gradient;

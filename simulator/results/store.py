@@ -41,7 +41,7 @@ LOCK, SETTINGS = "lock", "settings.json"  # files in a folder of stored runs
 REPEAT = "repeat the command that wrote it"
 OTHER_PLACE = "choose another directory with --out"
 ARRAYS = ("curve", "staleness", "spans")  # arrays of a stored run; the rest is stored as JSON
-FIGURES = ("figure", "breakdown", "tau", "staleness")
+FIGURES = ("figure", "breakdown", "tau")
 NAMES = (
     WHOLE,
     "curves.csv",

@@ -117,12 +117,6 @@ def test_a_curve_begins_with_its_first_evaluation_and_the_axis_shows_how_it_ends
     assert panel.y.limits[1] < 3  # the candidates, not the start
 
 
-def test_what_is_the_same_for_all_has_no_figure():
-    runs = [make_run(label="x")]
-    runs[0].staleness = {1: 30}
-    assert curves.staleness(lines({"x": runs}), title="") is None
-
-
 def test_figures_for_papers_have_type_42_fonts_and_a_size():
     figure = drawing.draw(chart(GROUPS), (3.3, 2.4))
     pdf = drawing.encode(chart(GROUPS), "pdf")

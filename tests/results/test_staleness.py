@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from paceline.simulator.results import intervals, statistics, store
 from paceline.simulator.results.figures import curves
-from paceline.simulator.results.run import STALENESS
 from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run, summary
 
@@ -95,42 +94,3 @@ def test_counts_survive_as_the_integers_they_are(counts, updates):
     assert list(again.staleness.items()) == list(counts.items())
     assert {type(part) for pair in again.staleness.items() for part in pair} <= {int}
     assert (again.updates, again.inbox_bytes, again.staleness_unit) == (updates, 1.5, "updates")
-
-
-@pytest.mark.usefixtures("figures")
-def test_only_what_was_stale_is_drawn():
-    fresh = {"ssgd": [make_run(label="ssgd")], "sync": stale({0: 9}, label="sync")}
-    assert curves.staleness(lines(fresh), title="") is None
-    assert not [n for n in curves.figures(lines(fresh), title="", target=None) if "staleness" in n]
-    groups = fresh | {"asgd": stale({0: 9, 3: 1})}
-    (panel,) = curves.staleness(lines(groups), title="").panels
-    assert [line.name for line in panel.lines] == ["asgd"]
-    files = curves.figures(lines(groups), title="", target=None)
-    assert {"staleness.png", "staleness.svg"} <= set(files)
-    assert set(files) <= set(store.NAMES)
-
-
-def test_lines_are_shares_of_all_contributions_up_to_each_staleness():
-    (panel,) = curves.staleness(lines({"asgd": stale({0: 1, 2: 3}, {2: 3, 9: 1})}), title="").panels
-    (line,) = panel.lines
-    assert line.steps
-    assert [*line.x][:-1] == [0, 0, 2, 9]
-    assert line.y == pytest.approx([12.5, 12.5, 87.5, 100, 100])
-    assert panel.x.limits[1] > 9
-
-
-def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
-    groups = {
-        "asgd": stale({40: 1, 41: 1}),
-        "dts": stale({4: 1}, label="dts", unit="steps"),
-        "k-async": stale({2: 1}, label="k-async"),
-        "mine": stale({2: 1}, label="mine", unit="rounds"),
-    }
-    panels = curves.staleness(lines(groups), title="").panels
-    named = [[line.name for line in panel.lines] for panel in panels]
-    assert named == [["asgd", "k-async"], ["dts"], ["mine"]]
-    expected = [STALENESS["updates"], STALENESS["steps"], "rounds"]
-    assert [panel.x.title for panel in panels] == [f"staleness: {title}" for title in expected]
-    looks = {line.name: line.look for panel in panels for line in panel.lines}
-    (errors,) = curves.error(lines(groups), title="", target=None).panels
-    assert looks == {line.name: line.look for line in errors.lines}

@@ -197,7 +197,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     stored = json.loads((tmp_path / "runs/my-fit/fit.json").read_text())
     assert stored["keys"] == shown["keys"]
     assert count == shown["evaluations"] + 1  # the first eleven were kept
-    actual = (tmp_path / "found.toml").read_text()
     row = simulate(load("found.toml")).algorithms[0]
     assert row["seconds_per_step"]["mean"] == pytest.approx(1, rel=1e-4)
 

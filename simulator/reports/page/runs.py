@@ -109,7 +109,7 @@ def results(
 
 
 def details(lines: Sequence[Series]) -> Iterator[PageSection]:
-    """Yield folded sections on time per step, periods and staleness."""
+    """Yield folded sections on time per step and periods."""
     drawn = [line.curves for line in lines]
     several = len({line.found.name for line in lines}) > 1
     points = dict.fromkeys(
@@ -123,6 +123,3 @@ def details(lines: Sequence[Series]) -> Iterator[PageSection]:
     if chart := curves.tau(drawn, title=""):
         figures = PageFigure.all_of("tau", "the communication period against time", chart)
         yield PageSection("tau", "Local steps between averages", "", figures, folded=True)
-    if chart := curves.staleness(drawn, title=""):
-        figures = PageFigure.all_of("staleness", "shares of contributions by staleness", chart)
-        yield PageSection("staleness", "Age of contributions", "", figures, folded=True)

@@ -1,14 +1,13 @@
-"""Charts of a result: curves against wall-clock time, staleness, and use of time."""
+"""Charts of a result: curves against wall-clock time, and use of time."""
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import intervals
-from ..run import STALENESS, Run
+from ..run import Run
 from ..statistics import (
     Groups,
     divergence,
@@ -74,7 +73,6 @@ def figures(
         "figure": error(lines, title=title, target=target, loss=loss),
         "breakdown": breakdown(lines, title=title),
         "tau": tau(lines, title=title),
-        "staleness": staleness(lines, title=title),
     }
     return drawing.files(charts)
 
@@ -252,28 +250,6 @@ def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
         grid = np.array([first, last])
     grid = grid[grid <= last]
     return grid, sampled(runs, column, grid)
-
-
-def staleness(lines: Sequence[Curves], *, title: str) -> Chart | None:
-    """Chart distributions of staleness, a panel for each unit; None if all are equally stale."""
-    units: dict[str, list[tuple[Curves, dict[int, float]]]] = {}
-    for line in lines:
-        if (row := line.row.get("staleness")) and row["max"]:
-            shares = {int(age): share for age, share in row["distribution"].items()}
-            units.setdefault(row["unit"], []).append((line, shares))
-    if all(len(shares) < 2 for rows in units.values() for _, shares in rows):  # constants
-        return None
-    panels = []
-    for unit, rows in units.items():
-        most = 1.02 * max(max(shares) for _, shares in rows) + 0.5
-        drawn = []
-        for line, shares in rows:
-            ages, below = [*shares], [100 * share for share in accumulate(shares.values())]
-            x, y = [0, *ages, most], [0 if ages[0] else below[0], *below, 100.0]
-            drawn.append(Line(line.name, x, y, line.look, steps=True, key=line.key))
-        across = Axis(f"staleness: {STALENESS.get(unit, unit)}", (0.0, most))
-        panels.append(Panel(across, Axis("up to this age (%)", (0.0, 103.0)), drawn, height=300))
-    return Chart(title, "share of contributions up to each age", panels)
 
 
 def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
