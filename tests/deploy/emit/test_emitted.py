@@ -21,8 +21,9 @@ from tests.helpers.worlds import scenario
 NEEDS = {"flower": ["flwr"], "torchtitan": ["torchtitan", "torchft"]}
 ADAMW = {"kind": "adamw", "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
 DILOCO = {"name": "diloco", "tau": 10, "lr": 0.02, "inner": ADAMW}
+LOCKED = {"accelerate": pytest.mark.long}  # is always installed with the tests
 CASES = [
-    (target, table)
+    pytest.param(target, table, marks=LOCKED.get(target, pytest.mark.frameworks))
     for target, tables in tomllib.loads(beside(__file__, "emitted.toml")).items()
     for table in tables
 ]
@@ -73,7 +74,6 @@ def write(target, pick, folder):
     (folder / "recipe.json").write_text(json.dumps(recipe))
 
 
-@pytest.mark.frameworks
 @pytest.mark.parametrize(("target", "table"), CASES, ids=lambda value: str(value)[:60])
 def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
     for package in NEEDS.get(target, [target]):
