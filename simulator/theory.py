@@ -494,8 +494,7 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
     parts: list[Cluster | Group] = [cluster, *cluster.group]
     varies = any(part.bursts or part.profile for part in parts)
     absent = any(part.failures or part.membership for part in parts)
-    changes = network.outage or any(link.profile or link.outages for link in network.link)
-    shared = any(traffic.flows for traffic in network.background)
+    changes = any(link.profile for link in network.link)
     replayed = any(isinstance(part.compute, ReplayedTimes) for part in parts)
     clients = f"steps count only the {cluster.participants} clients of a round"
     return [
@@ -506,6 +505,5 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
         (absent, "failures and absences are ignored: Theorem 1 needs independent times"),
         (cluster.sampling, clients),
         (changes, "the network stays as at the start: later changes are ignored"),
-        (shared, "flows of background traffic are ignored"),
         (replayed, "the times of a trace are drawn at random: Theorem 1 ignores their order"),
     ]

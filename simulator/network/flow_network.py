@@ -37,14 +37,13 @@ class PreparedTransfer:
 
     `fixed` (n,): the constant part of each message's latency (s), used if any is random;
     `random`: the messages that draw from laws, by law. `moved`: the share of each worker's payload
-    that passes a hop, by the hop's "from->to". `lines`: all lines in use.
+    that passes a hop, by the hop's "from->to".
     """
 
     plan: MessagePlan
     fixed: Array
     random: dict[tuple[Law, ...], Array]
     moved: dict[str, Array]
-    lines: frozenset[int]
 
 
 class SharedNetwork:
@@ -54,10 +53,10 @@ class SharedNetwork:
     time, that time, and its capacity since then.
     """
 
-    def __init__(self, topology: Topology, seed: int) -> None:
+    def __init__(self, topology: Topology) -> None:
         lines = self.lines = topology.lines
-        self.changing = [number for number, line in enumerate(lines) if line.changes]
-        self._changes = {number: lines[number].capacities(seed) for number in self.changing}
+        self.changing = [number for number, line in enumerate(lines) if line.profile is not None]
+        self._changes = {number: lines[number].capacities() for number in self.changing}
         first = {number: next(changes)[1] for number, changes in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
         self._down = dict.fromkeys(first, 0.0)  # seconds without capacity so far
@@ -133,10 +132,6 @@ class FlowNetwork:
                 serial=True,
             )  # fmt: skip
         return self._paths[ranks, lane]
-
-    def lines(self, ranks: Team) -> frozenset[int]:
-        """Return the lines of a transfer through all ranks."""
-        return frozenset(self.topology.route(ranks).lines)
 
     def send(self, at: float, source: int, to: int, size: float) -> int:
         """Start a message; return its ticket."""
@@ -243,14 +238,13 @@ class FlowNetwork:
             rows = sent.route == number
             for source, to in pairwise(ranks):
                 np.add.at(moved[self._hop(source, to)], sent.origin[rows], sent.share[rows])
-        used = frozenset(line for route in routes for line in route.lines)
         lanes: Counter[Team] = Counter()
         paths = []
         for ranks in sent.routes:
             paths.append(self.path(ranks, lanes[ranks]))
             lanes[ranks] += 1
         plan = sent.plan(paths)
-        return PreparedTransfer(plan, fixed[sent.route], random, dict(moved), used)
+        return PreparedTransfer(plan, fixed[sent.route], random, dict(moved))
 
     def _hop(self, source: int, to: int) -> str:
         """Return a hop's "from->to", and record whether its bytes are egress."""

@@ -27,7 +27,7 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     # a library's choice depends on size, and its overhead is neither latency nor transmission
     for size in sizes if scenario.network.library == "ideal" else sizes[1:]:
         topology = Topology(bare)
-        shared = SharedNetwork(topology, seed=0)
+        shared = SharedNetwork(topology)
         flows = FlowNetwork(bare, topology, shared.fabric, seed=0)
         flows.start(0.0, "mean", tuple(range(workers)), [size] * workers, drawn=False)
         ended = shared.fabric.advance(inf)

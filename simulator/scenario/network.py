@@ -10,14 +10,12 @@ from ..distributions.law import Law
 from ..distributions.parametric import Constant
 from ..distributions.time_profile import ProfileOf
 from ..inputs import csv_files
-from ..inputs.units import Bytes, Seconds, to_si
+from ..inputs.units import Bytes, to_si
 from .cluster import Failures
 from .fields import (
     NO_TIME,
     Bandwidth,
-    Count,
     Delay,
-    Duration,
     Many,
     Name,
     Section,
@@ -125,13 +123,6 @@ class _Line(Section):
         return of_line(table)
 
 
-class Outages(Section):
-    """Failures of a link, at exponentially distributed times."""
-
-    between: Duration = Field(description="mean time from a repair to the next failure")
-    repair: Duration = Field(description="mean time to repair")
-
-
 Ends = Annotated[tuple[Name, Name], Strict(False)]
 
 
@@ -140,29 +131,10 @@ class Link(_Line):
 
     between: Ends = Field(description='two regions, or "server" for the parameter server')
     latency: Law | None = optional("one-way latency per hop")
-    sharing: Literal["full-duplex", "half-duplex", "per-flow"] = optional(
-        "whether the bandwidth applies per direction, to both together, or per flow", "full-duplex"
+    sharing: Literal["full-duplex", "per-flow"] = optional(
+        "whether the bandwidth applies per direction or per flow", "full-duplex"
     )
     profile: ProfileOf | None = optional("factor of its bandwidth over time")
-    outages: Outages | None = optional("random failures and their repairs")
-
-
-class Background(Section):
-    """Background traffic, from the first place to the second."""
-
-    between: Ends = Field(description="source and destination")
-    rate: Bandwidth | None = optional("bandwidth taken from each link on the route")
-    flows: Count | None = optional("number of endless flows that share the links")
-    on: Law | None = optional("duration of a burst")
-    off: Law | None = optional("duration of a pause; traffic begins with a pause")
-
-
-class Outage(Section):
-    """One failure of a link, in both directions, at a given time."""
-
-    between: Ends = Field(description="the two ends of the link")
-    at: Seconds = Field(description="time of the failure")
-    lasts: Duration | None = optional("duration of the failure; left out: permanent")
 
 
 class Network(_Line):
@@ -195,8 +167,6 @@ class Network(_Line):
     regions: Regions | None = optional("CSV file of latencies and bandwidths between regions")
     platform: PlatformOf | None = optional("SimGrid XML file of hosts, links and routes")
     link: Many[Link] = optional("links between regions", ())
-    background: Many[Background] = optional("background traffic", ())
-    outage: Many[Outage] = optional("failures of links at given times", ())
 
     @property
     def closed_form(self) -> bool:

@@ -201,10 +201,6 @@ def drawn_network(draw):
         if draw.random() < 0.2:
             low = draw.choice([0, 0.3])
             link["profile"] = {"at": ["0 s", "20 s", "40 s"], "factor": [1, low, 1]}
-        if draw.random() < 0.2:
-            link["outages"] = {"between": "60 s", "repair": "500 ms"}
-        if draw.random() < 0.3:
-            link["sharing"] = draw.choice(["half-duplex", "full-duplex"])
         if draw.random() < 0.3:
             link["jitter"] = {"dist": "exponential", "mean": "3 ms"}
         links.append(link)
@@ -213,11 +209,6 @@ def drawn_network(draw):
         "latency": draw.choice(["0 s", "1 ms"]),
         "bandwidth": draw.choice(["300 kbit/s", "1 Mbit/s", "1 Gbit/s"]),
     }  # fmt: skip
-    if draw.random() < 0.2:
-        kinds = [{"rate": "50 kbit/s"}, {"flows": 2}, {"flows": 1, "on": "1 s", "off": "1 s"}]
-        made["background"] = [{"between": ["a", "c"], **draw.choice(kinds)}]
-    if draw.random() < 0.2:
-        made["outage"] = [{"between": ["b", "c"], "at": "5 s", "lasts": "3 s"}]
     return made
 
 
@@ -263,25 +254,6 @@ def test_competition_makes_no_run_faster(name, number):
         for table in (network, free | {"link": links})
     )
     assert np.subtract(actual.curve["time"], alone.curve["time"]).min() >= -1e-9
-
-
-@looped("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
-@looped("others", [{}, {"outages": {"between": "4 s", "repair": "1 s"}}])
-def test_a_link_that_is_down_for_good_is_named_and_who_waits(run, others):
-    """This holds whatever competing flows come and go on that link."""
-    network = RING | {
-        "model": "flows", "outage": [{"between": ["a", "b"], "at": "2500 ms"}],
-        "link": [
-            {"between": ["a", "b"], "latency": "5 ms"} | others,
-            {"between": ["b", "c"], "latency": "5 ms"},
-        ],
-    }  # fmt: skip
-    for name in ("ssgd", "d-psgd"):
-        result = simulate(placed({"name": name}, network, **run))
-        (note,) = [text for text in result.notes if "no longer carries anything" in text]
-        assert "a->b" in note or "b->a" in note
-        assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
-        assert result.steps < 5
 
 
 def test_messages_that_arrive_together_share_the_servers_card():
@@ -348,7 +320,7 @@ def test_another_algorithm_changes_nothing():
     """Crashes, jitter and network events are the same beside it."""
     jitter = {"dist": "exponential", "mean": "10 ms"}
     links = [
-        {"between": ["a", "b"], "outages": {"between": "3 s", "repair": "1 s"}},
+        {"between": ["a", "b"], "profile": {"at": ["0 s", "3 s"], "factor": [1, 0.5]}},
         {"between": ["b", "c"], "jitter": jitter},
     ]
     network = RING | {"model": "flows", "link": links}

@@ -40,7 +40,7 @@ CODECS = [{"kind": "top-k", "ratio": 0.05}, {"kind": "qsgd", "bits": 4}, {"kind"
           {"kind": "power-sgd", "rank": 2}, {"kind": "dgc", "ratio": 0.05}]  # fmt: skip
 EXPONENTIAL = {"dist": "exponential", "mean": "2 s"}
 STEADY = {"program", "network", "objective", "codec", "price", "groups"}
-TROUBLES = ("sampling", "quorum", "membership", "spot", "crash", "background", "profile", "bursts")
+TROUBLES = ("sampling", "quorum", "membership", "spot", "crash", "profile", "bursts")
 
 
 class RefusedError(Exception):
@@ -114,15 +114,11 @@ def _trouble(rng: random.Random, some: Callable[[str], bool], made: Table) -> No
         cluster["membership"] |= {"notice": "2 s"} if some("spot") else {}
     if some("crash"):
         cluster["crash"] = [{"worker": 0, "at": "3 s", "lasts": rng.choice(["1 s", "8 s"])}]
-    if some("background") or some("profile"):
+    if some("profile"):
         cluster |= {"region": "b", "group": [{"name": "a", "workers": 1, "region": "a"}]}
         link: Table = {"between": ["a", "b"], "bandwidth": "500 kbit/s"}
         profile = {"kind": "steps", "at": ["0 s", "5 s"], "factor": [1.0, 0.5]}
-        link |= {"profile": profile} if some("profile") else {}
-        network |= {"model": "flows", "link": [link]}
-        if some("background"):
-            network["background"] = [{"between": ["a", "b"], "flows": 2,
-                                      "on": EXPONENTIAL, "off": EXPONENTIAL}]  # fmt: skip
+        network |= {"model": "flows", "link": [link | {"profile": profile}]}
     if some("bursts"):
         cluster["bursts"] = {"factor": 3, "on": "3 s", "off": "6 s"}
 

@@ -4,11 +4,10 @@ import copy
 import pickle
 import re
 import tomllib
-from itertools import islice, pairwise, permutations, takewhile
+from itertools import islice, pairwise, permutations
 from math import inf
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,15 +116,11 @@ def test_cards_are_as_fast_as_nic_says_or_the_link_inside_their_place():
     assert [cards[f"worker {rank} in"] for rank in range(3)] == [1e10, 2e9, 1e9]
 
 
-def test_half_duplex_is_one_line_for_both_directions_and_per_flow_is_shared_by_none():
-    kinds = [link("a", "a", sharing="half-duplex"), link("a", "b", sharing="half-duplex")]
-    graph = topology({"link": [*kinds, link("b", "b", sharing="per-flow")]})
-    assert names(graph, (0, 2)) == ["worker 0", "a<->b", "worker 2 in"]
-    assert names(graph, (3, 1)) == ["worker 3 out", "a<->b", "worker 1"]
-    assert graph.route((0, 2)).lines[1] == graph.route((2, 0)).lines[1]
+def test_a_line_per_flow_is_shared_by_none():
+    graph = topology({"link": [link("a", "b"), link("b", "b", sharing="per-flow")]})
     shared = {line.name: line.per_flow for line in graph.lines}
     assert shared["worker 2 out"]
-    assert not shared["a<->b"]
+    assert not shared["a->b"]
 
 
 def test_jitter_adds_to_every_hop_and_halves_the_rate_of_a_window():
@@ -221,99 +216,15 @@ def test_each_way_costs_what_its_link_does_in_closed_form(data):
 # what changes over time
 
 PROFILE = {"at": ["0 s", "3 s"], "factor": [1.0, 0.5], "period": "7 s"}
-FAILING = {"between": "5 s", "repair": "1 s"}
-BURSTS = {"on": "1 s", "off": {"dist": "exponential", "mean": "2 s"}}
 
 
-def changing(graph):
-    """The lines whose capacity changes, by name."""
-    return {line.name: line for line in graph.lines if line.changes}
-
-
-def changes():
-    return topology(
-        {
-            "link": [link("a", "b", bandwidth="800 Mbit/s", profile=PROFILE, outages=FAILING)],
-            "background": [
-                link("a", "b", rate="80 Mbit/s", **BURSTS),
-                link("a", "b", rate="160 Mbit/s"),
-            ],
-            "outage": [link("b", "a", at="20 s", lasts="2 s")],
-        }
-    )
-
-
-def at(steps, time):
-    """The value of a step function that is given by (time, value from then on)."""
-    return list(takewhile(lambda step: step[0] <= time, steps))[-1][1]
-
-
-def inside(times, time):
-    """Whether a spell holds at `time`, with seed 3."""
-    begun = takewhile(lambda change: change[0] <= time, times.of(3))
-    return any(start <= time < end for start, end in begun)
-
-
-def test_capacity_is_what_profile_outages_and_traffic_leave():
-    line, _ = changing(changes()).values()
-    for time in np.random.default_rng(0).uniform(0, 60, 300):
-        down = any(inside(times, time) for times in line.outages)
-        factor = 0.0 if down else (1.0 if time % 7 < 3 else 0.5)
-        load = sum(rate for rate, times in line.loads if inside(times, time))
-        expected = max(0.0, 1e8 * factor - load)
-        assert at(line.capacities(3), time) == pytest.approx(expected, abs=1e-3)
-
-
-def test_schedules_of_capacity_are_keyed_and_in_order():
-    out, back = changing(changes()).values()
-    shown = list(islice(out.capacities(0), 200))
-    assert shown == list(islice(changing(changes())["a->b"].capacities(0), 200))
-    assert shown != list(islice(out.capacities(1), 200))
-    assert shown[0][0] == 0
-    assert all(a[0] < b[0] and a[1] != b[1] for a, b in pairwise(shown))
-    # traffic has a direction, a failure has none
-    assert out.outages == back.outages
-    assert not back.loads
-
-
-def test_in_the_long_run_a_link_is_down_as_often_as_its_means_say():
-    graph = topology({"link": [link("a", "b", outages={"between": "9 s", "repair": "1 s"})]})
-    steps = list(islice(changing(graph)["a->b"].capacities(0), 20_001))
-    down = sum(b[0] - a[0] for a, b in pairwise(steps) if a[1] == 0)
-    assert down / steps[-1][0] == pytest.approx(0.1, rel=0.05)
-
-
-def test_an_outage_may_be_for_good_and_of_an_unlimited_line():
-    outage = [link("a", "b", at="5 s"), link("a", "a", at="1 s", lasts="1 s")]
-    graph = topology({"bandwidth": None, "outage": outage})
-    schedules = {name: list(line.capacities(0)) for name, line in changing(graph).items()}
-    assert schedules["a->b"] == schedules["b->a"] == [(0.0, inf), (5.0, 0.0)]
-    assert schedules["worker 1 in"] == [(0.0, inf), (1.0, 0.0), (2.0, inf)]
-    assert set(schedules) == {"a->b", "b->a"} | {
-        f"worker {r} {d}" for r in (0, 1) for d in ("out", "in")
-    }
-
-
-def test_cards_of_one_place_fail_each_for_itself_and_both_ways_together():
-    graph = topology({"link": [link("a", "a", outages=FAILING)]})
-    shown = {name: list(islice(line.capacities(0), 9)) for name, line in changing(graph).items()}
-    assert shown["worker 0 out"] == shown["worker 0 in"] != shown["worker 1 in"]
-    assert len(shown) == 4
-
-
-def test_greedy_flows_are_between_places_and_come_in_spells():
-    traffic = [link("a", "b", flows=3, **BURSTS), link("b", "a", flows=1)]
-    graph = topology({"background": traffic})
-    flows = graph.greedy()
-    assert [graph.lines[n].name for flow in flows for n in flow.route.lines] == ["a->b"] * 3 + [
-        "b->a"
-    ]
-    assert latency(flows[0].route) == 0.001
-    assert list(flows[3].times.of(0)) == [(0.0, inf)]
-    times = list(islice(flows[0].times.of(0), 400))
-    assert all(end - start == pytest.approx(1) for start, end in times)
-    assert times[-1][1] / 400 == pytest.approx(3, rel=0.2)
-    assert not any(line.changes for line in graph.lines)
+def test_capacity_follows_the_profile_of_a_link_in_both_directions():
+    graph = topology({"link": [link("a", "b", bandwidth="800 Mbit/s", profile=PROFILE)]})
+    changing = [line for line in graph.lines if line.profile]
+    assert [line.name for line in changing] == ["a->b", "b->a"]
+    expected = [(0.0, 1e8), (3.0, 5e7), (7.0, 1e8), (10.0, 5e7)]
+    for line in changing:
+        assert list(islice(line.capacities(), 4)) == expected
 
 
 # tables of regions
@@ -345,9 +256,9 @@ def test_a_table_is_read_in_closed_form_too(tmp_path):
 
 
 def test_a_link_adds_to_a_table_what_it_does_not_say(tmp_path):
-    wifi = {"link": [link("a", "c", sharing="half-duplex", tcp_window="64 kB")]}
+    wifi = {"link": [link("a", "c", sharing="per-flow", tcp_window="64 kB")]}
     graph = Topology(from_csv(tmp_path, network=wifi))
-    assert names(graph, (0, 2)) == ["worker 0 out", "a<->c", "worker 2 in"]
+    assert names(graph, (0, 2)) == ["worker 0 out", "a->c", "worker 2 in"]
     assert graph.route((0, 2)).limit == 64e3 / 0.02
 
 
@@ -444,20 +355,15 @@ def test_workers_take_the_hosts_of_their_region_in_turn(tmp_path):
     assert (graph.hop(0, 2), graph.charged(0, 2)) == ("as->as", False)
 
 
-def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path):
+def test_a_platform_takes_a_window_jitter_and_a_servers_card(tmp_path):
     options = {
         "tcp_window": "1 MB",
         "jitter": {"dist": "exponential", "mean": "1 ms"},
-        "background": [link("e1", "us", rate="80 Mbit/s"), link("us", "e0", flows=2)],
     }
     graph = Topology(from_xml(tmp_path, network=options, server={"bandwidth": "8 Gbit/s"}))
     assert names(graph, (0, 3)) == ["l01", "l12_UP", "l2r", "sea_UP", "us_backbone",
                                     "us_link_0_DOWN", "server in"]  # fmt: skip
     assert graph.route((0, 1)).limit == pytest.approx(1e6 / 0.004)
-    assert {*changing(graph)} == {
-        "l12_UP", "l2r", "sea_UP", "us_backbone", "us_link_0_DOWN",
-    }  # fmt: skip
-    assert len(graph.greedy()) == 2
 
 
 def test_the_shipped_platform_is_read():
@@ -469,10 +375,6 @@ def test_the_shipped_platform_is_read():
 
 
 CLOSED = {"model": "closed-form"}
-
-
-def background(*ends, **more):
-    return {"background": [link(*ends, **more)]}
 
 
 def test_a_server_may_stand_in_a_region_in_both_models():

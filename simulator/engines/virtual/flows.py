@@ -97,9 +97,8 @@ class FlowTransport:
             return
         message.began = at
         number = self.traffic.send(at, source, to, message.size)
-        follow = partial(self._arrive, message)
-        self._lines.track(number, follow, lambda: self.traffic.lines((source, to)))
-        self._lines.events.at(crash, partial(self._resend, number, message))
+        self._lines.transfers[number] = partial(self._arrive, message)
+        self._lines.at(crash, partial(self._resend, number, message))
 
     def _resend(self, number: int, message: InFlight, at: float) -> None:
         """Send a message again if it is in flight when an end crashes at `at`."""
@@ -145,15 +144,14 @@ class FlowTransport:
             self._finish(collective, team, begins)
             return
         number = self.traffic.start(begins, collective.kind, members, sizes)
-        lines = self.traffic.prepared(collective.kind, members, max(sizes)).lines
-        self._lines.track(number, partial(self._finish, collective, team), lambda: lines)
+        self._lines.transfers[number] = partial(self._finish, collective, team)
 
         def crash(at: float) -> None:
             if self._lines.cancel(number, at):
                 again = run.recovery.restart(collective, team, at, (at, *crashed[1:]))
                 self._launch(collective, team, sizes, again)
 
-        self._lines.events.at(crashed[0], crash)
+        self._lines.at(crashed[0], crash)
 
     def _finish(self, collective: Collective, team: Team, at: float) -> None:
         """Complete a collective; waiting nodes resume at once, at the fabric's clock."""

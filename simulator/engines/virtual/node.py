@@ -325,12 +325,6 @@ class VirtualNode(EngineNode):
         return self.handle if isinstance(self.handle, GradientPiece) else None
 
     @property
-    def meeting(self) -> Collective | None:
-        """The collective in progress that it waits for, if any."""
-        waits = type(self.handle) is Collective and not self.handle.missing
-        return self.handle if waits else None
-
-    @property
     def gossips(self) -> bool:
         """Whether messages can reach this node while it computes."""
         return self._messages_heard < NEVER

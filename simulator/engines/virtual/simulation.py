@@ -213,7 +213,7 @@ class Simulation:
 
     def has_pending(self) -> bool:
         """Return whether events, messages or finite transfers were pending at the end."""
-        return bool(self.events or self.undelivered or (self.lines and self.lines.has_pending()))
+        return bool(self.events or self.undelivered or (self.lines and self.lines.transfers))
 
     def report_stall(self, nodes: list[str]) -> None:
         """Record why the run stalled; `nodes`: clauses on who waits for whom."""
@@ -441,10 +441,6 @@ class Simulation:
 
         Nodes may end a run waiting for messages, but not inside a collective.
         """
-        waiting = [] if self.lines is None else self.lines.stuck(self.nodes)
-        self.unfinished += waiting
-        if self.lines is not None and self.lines.transfers and not waiting:
-            return []
         stuck = self.unfinished[:]
         for index, collective in self.open_collectives.items():
             ranks = sorted(node.rank for node in collective.waiting)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from math import inf
 
 from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest
@@ -23,14 +22,6 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
     graph = NetworkGraph(scenario)
     yield from _links(graph)
     yield from _unused_bandwidth(scenario, graph)
-    joined = ", ".join(sorted({" - ".join(sorted(pair)) for pair in graph.direct})) or "none"
-    for index, outage in enumerate(graph.network.outage):
-        a, b = outage.between
-        apart = (a, b) not in graph.direct and not (a == b and a in graph.homes)
-        path = ("network", "outage", index, "between")
-        yield from broken((apart, path, "no-link"), joined=joined)
-    names = list(dict.fromkeys([*graph.homes, *(end for pair in graph.direct for end in pair)]))
-    yield from _background(graph, names)
 
 
 def _links(graph: NetworkGraph) -> Iterator[Problem]:
@@ -67,31 +58,6 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
         yield from broken((same, where, "bandwidth-unused"))
 
 
-def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> Iterator[Problem]:
-    """Check the background traffic; `names`: all places, None if checked elsewhere."""
-    for index, traffic in enumerate(graph.network.background):
-        where: KeyPath = ("network", "background", index)
-        strange = [name for name in traffic.between if names is not None and name not in names]
-        if names is not None and strange:
-            near = nearest(strange[0], names, "places")
-            path = (*where, "between")
-            yield from broken((True, path, "no-place"), place=strange[0], near=near)
-            continue
-        lines = [graph.lines[number] for number in graph.between(*traffic.between).lines]
-        left = min(
-            (
-                line.capacity - sum(rate for rate, _ in line.loads)
-                for line in lines
-                if not line.per_flow
-            ),
-            default=inf,
-        )
-        yield from broken(
-            (left == inf, (*where, "between"), "background-alone"),
-            (left <= 0 and traffic.rate is not None, (*where, "rate"), "background-takes-all"),
-        )
-
-
 def _platform(scenario: Scenario) -> Iterator[Problem]:
     """Check that a platform has all named places, and sets no key a second time."""
     platform, network = scenario.network.platform, scenario.network
@@ -99,13 +65,10 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
     file = platform.file
     for key in sorted({"latency", "bandwidth", "link", "regions"} & network.model_fields_set):
         yield from broken((True, f"network.{key}", "platform-says-it"), file=file)
-    yield from broken((network.outage, "network.outage", "platform-outage"))
     for where in nics(scenario):
         yield from broken((True, where, "platform-nic"), file=file)
     named = {**regions(scenario), scenario.server.region: ("server", "region")}
     wanted: list[tuple[KeyPath, str]] = [(where, name) for name, where in named.items() if name]
-    for index, background in enumerate(network.background):
-        wanted += [(("network", "background", index, "between"), end) for end in background.between]
     strange = [(where, name) for where, name in wanted if name not in platform]
     homes = [home for home in platform.homes if home not in platform.host_links]
     for where, name in strange:
@@ -118,6 +81,5 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
         for source, to in pairwise([*hosts.sites, hosts.sites[0]]):
             hosts.between(source, to)
             hosts.between(to, source)
-        yield from _background(hosts)
     except InputError as error:
         yield Problem(("network", "platform"), str(error))

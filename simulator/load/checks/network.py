@@ -12,8 +12,7 @@ from .cluster import nics, regions
 from .refusal import Problem, broken
 
 TCP_KEYS = ("mtu", "sockets", "burst", "slow_start")
-FLOW_KEYS = ("platform", "background", "outage")
-LINK_KEYS = ("sharing", "profile", "outages")
+LINK_KEYS = ("sharing", "profile")
 
 
 def network_problems(scenario: Scenario) -> Iterator[Problem]:
@@ -70,9 +69,6 @@ def _bandwidths(scenario: Scenario) -> Iterator[Problem]:
             ((group.up or group.down) and group.nic, (*where, "nic"), "nic-twice"),
             (alone, (*where, "inner"), "inner-of-one"),
         )
-    for index, link in enumerate(scenario.network.link):
-        both = link.sharing == "half-duplex" and (link.up or link.down)
-        yield from broken((both, ("network", "link", index, "sharing"), "one-bandwidth"))
 
 
 def _windows(network: Network) -> Iterator[Problem]:
@@ -142,7 +138,7 @@ def _table(scenario: Scenario) -> Iterator[Problem]:
 def _closed_form(scenario: Scenario) -> Iterator[Problem]:
     """Refuse the settings that only the flow model simulates."""
     network, keys = scenario.network, scenario.network.model_fields_set
-    paths: list[KeyPath] = [("network", key) for key in FLOW_KEYS if key in keys]
+    paths: list[KeyPath] = [("network", "platform")] if "platform" in keys else []
     for index, link in enumerate(network.link):
         beyond = [key for key in LINK_KEYS if key in link.model_fields_set]
         paths += [("network", "link", index, key) for key in beyond]
@@ -158,15 +154,3 @@ def _flows(scenario: Scenario) -> Iterator[Problem]:
         (not sends, "network.collective", "no-transfers"),
         (network.library == "byteps", "network.library", "only-closed-form"),
     )
-    for index, traffic in enumerate(network.background):
-        where: KeyPath = ("network", "background", index)
-        laws = {key: getattr(traffic, key) for key in ("on", "off")}
-        zero = [key for key, law in laws.items() if law and law.expectation == 0]
-        yield from broken(
-            ((traffic.rate is None) == (traffic.flows is None), where, "rate-or-flows"),
-            ((traffic.on is None) != (traffic.off is None), where, "one-of-on-off"),
-            ("on" in zero, (*where, "on"), "takes-no-time"),
-            ("off" in zero, (*where, "off"), "takes-no-time"),
-            (traffic.between[0] == traffic.between[1], (*where, "between"), "goes-nowhere"),
-            missing="off" if traffic.off is None else "on",
-        )

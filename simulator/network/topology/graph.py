@@ -1,8 +1,7 @@
 """Build the graph of `network.model = "flows"`: lines, and routes of transfers.
 
-A line is one direction of a link or a network card (both directions, if half-duplex), shared by
-transfers. A route leaves by the sender's card, follows the path of lines between the two places,
-and arrives by the receiver's card.
+A line is one direction of a link or a network card, shared by transfers. A route leaves by the
+sender's card, follows the path of lines between the two places, and arrives by the receiver's card.
 Two places use their direct link, or their row in the table of regions. Otherwise they use the path
 over links with the shortest expected latency or, if no links connect them, a separate line with
 the numbers of [network]. Nodes without a region have only their network cards between them.
@@ -14,26 +13,41 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import inf
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from ...distributions.law import Law
 from ...distributions.parametric import Constant
-from ...distributions.random_streams import Purpose
+from ...distributions.time_profile import TimeProfile
 from ...scenario.network import Link, Network
 from ...scenario.scenario import Scenario
 from ...scenario.shortest import Pair, ShortestPaths
 from .. import tcp
 from .places import Places
-from .traffic_shape import (
-    Alternating,
-    Line,
-    Once,
-    TimesInForce,
-    failing,
-)
 
 PICOSECONDS = 1e12  # per second; every hop adds one, so the fewest hops win among equal paths
 FOREVER = 1e9  # seconds, instead of a latency without a mean
+
+
+@dataclass(frozen=True)
+class Line:
+    """One direction of a link or network card.
+
+    `capacity`: bytes/s, inf: unlimited. `per_flow`: whether every flow has the whole capacity.
+    `profile`: factor of the capacity over time, None for 1.
+    """
+
+    name: str
+    capacity: float
+    per_flow: bool = False
+    profile: TimeProfile | None = None
+
+    def capacities(self) -> Iterator[tuple[float, float]]:
+        """Yield pairs (time, capacity from then on) lazily, beginning at time 0."""
+        last = None
+        for time, factor in self.profile.segments() if self.profile else [(0.0, 1.0)]:
+            if factor != last:
+                yield time, self.capacity * factor
+            last = factor
 
 
 class PlacePath(NamedTuple):
@@ -52,14 +66,6 @@ class PlacePath(NamedTuple):
         return sum(law.expectation for law in self.laws)
 
 
-def background_times(scenario: Scenario, index: int) -> TimesInForce:
-    """Return the intervals in which background traffic number `index` is active."""
-    traffic = scenario.network.background[index]
-    if traffic.on is None or traffic.off is None:
-        return Once()
-    return Alternating(Purpose.BACKGROUND, (index,), traffic.off, traffic.on)
-
-
 class NicLines(NamedTuple):
     """The lines of a node's network card, to send (`out`) and to receive (`into`)."""
 
@@ -72,16 +78,6 @@ def nics(scenario: Scenario) -> list[float | None]:
     return scenario.cluster.of_workers("nic")
 
 
-def add_loads(scenario: Scenario, graph: Any) -> None:
-    """Add the rates of [[network.background]] to the loads of lines."""
-    for index, traffic in enumerate(scenario.network.background):
-        if traffic.rate is not None:
-            load = traffic.rate, background_times(scenario, index)
-            for number in graph.between(*traffic.between).lines:
-                line = graph.lines[number]
-                graph.lines[number] = replace(line, loads=(*line.loads, load))
-
-
 class NetworkGraph:
     """Places joined by links; `lines`: all of them, `sites`: each node's place."""
 
@@ -92,9 +88,9 @@ class NetworkGraph:
         places = self.places
         self.sites = [places.of(rank) for rank in range(scenario.cluster.workers + 1)]
         self.homes = list(dict.fromkeys(self.sites))
-        for index, link in enumerate(self.network.link):
+        for link in self.network.link:
             if link.between[0] != link.between[1]:
-                self._join(*link.between, link, index)
+                self._join(*link.between, link)
         table, ends = self.network.regions, {end for pair in self.direct for end in pair}
         regions = {region for region in (*places.regions, places.server) if region}
         self.meeting = [home for home in self.homes if home in regions | ends]
@@ -105,48 +101,28 @@ class NetworkGraph:
         for pair in self.pairs():
             if regions & {*pair} and not self._path(*pair):
                 self._join(*pair)
-        add_loads(scenario, self)
         self.cards = [self._card(rank, nic) for rank, nic in enumerate(nics(scenario))]
         self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
 
     def _card(self, rank: int, nic: float | None) -> NicLines:
-        """Add a network card's lines, with sharing and outages of the inner link."""
-        site = self.sites[rank]
+        """Add a network card's lines, with sharing and profile of the inner link."""
+        site, first = self.sites[rank], len(self.lines)
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
-        link = self.places.link(site, site)
-        half = link is not None and link.sharing == "half-duplex"
         line, node_rates = self.places.line(site, site), self.places.node_rates(rank)
-        rates = [own or nic or rate for own, rate in zip(node_rates, line, strict=True)]
-        index = -1 if link is None else self.network.link.index(link)
-        names = [name] if half else [f"{name} out", f"{name} in"]
-        for name, capacity in zip(names, rates[: len(names)], strict=True):
-            self.lines.append(self._line(name, capacity, (site, site), link, (index, rank)))
-        last = len(self.lines) - 1
-        return NicLines((last if half else last - 1,), (last,))
+        for way, own, rate in zip(("out", "in"), node_rates, line, strict=True):
+            self._add(f"{name} {way}", own or nic or rate, self.places.link(site, site))
+        return NicLines((first,), (first + 1,))
 
-    def _join(self, source: str, to: str, link: Link | None = None, index: int = -1) -> None:
-        half = link is not None and link.sharing == "half-duplex"
-        for ends in [(source, to)] if half else [(source, to), (to, source)]:
-            name = ("<->" if half else "->").join(ends)
-            capacity = min(self.places.line(*ends))
+    def _join(self, source: str, to: str, link: Link | None = None) -> None:
+        for ends in [(source, to), (to, source)]:
             self.direct[ends] = len(self.lines)
-            self.lines.append(self._line(name, capacity, ends, link, (index,)))
-        self.direct[to, source] = len(self.lines) - 1
+            self._add("->".join(ends), min(self.places.line(*ends)), link)
 
-    def _line(
-        self, name: str, capacity: float, ends: Pair, link: Link | None, key: tuple[int, ...]
-    ) -> Line:
-        """Make a line of a link; `key`: of its outages, equal in both directions."""
-        outages: list[TimesInForce] = [
-            Once(outage.at, outage.at + (outage.lasts or inf))
-            for outage in self.network.outage
-            if {*outage.between} == {*ends}
-        ]
-        if link is None:
-            return Line(name, capacity, outages=tuple(outages))
-        if link.outages is not None:
-            outages.append(failing(key, link.outages.between, link.outages.repair))
-        return Line(name, capacity, link.sharing == "per-flow", link.profile, tuple(outages))
+    def _add(self, name: str, capacity: float, link: Link | None) -> None:
+        line = Line(name, capacity)
+        if link is not None:
+            line = replace(line, per_flow=link.sharing == "per-flow", profile=link.profile)
+        self.lines.append(line)
 
     def pairs(self) -> Iterator[Pair]:
         """Yield every pair of places with nodes that lines may join."""
@@ -208,17 +184,15 @@ class Hosts:
         for rank, region in enumerate((*places.regions, places.server)):
             self.sites.append(platform.host(region, rank if region is None else turn[region]))
             turn[region] += 1
-        ends = [platform.host(end) for flow in self.network.background for end in flow.between]
         used = (
             number
-            for host in dict.fromkeys([*self.sites, *ends])
+            for host in dict.fromkeys(self.sites)
             for number in platform.host_links.get(host, ())
         )
         numbers = sorted({*platform.shared_links, *used})
         self._line = {number: line for line, number in enumerate(numbers)}
         wires = map(platform.wires.__getitem__, numbers)
         self.lines = [Line(link.name, link.capacity, link.per_flow) for link in wires]
-        add_loads(scenario, self)
         self.cards = [NicLines()] * len(self.sites)
         if scenario.server.bandwidth is not None:
             last = len(self.lines)
@@ -259,13 +233,6 @@ class Route:
         ]
         laws = tuple(law for path in paths for law in path.laws)
         return cls(lines, laws, min(limits, default=inf))
-
-
-class Greedy(NamedTuple):
-    """An endless background flow with a fair share of a route, during intervals."""
-
-    route: Route
-    times: TimesInForce
 
 
 class Topology:
@@ -312,14 +279,3 @@ class Topology:
         region = self.places.server if server else self.places.regions[rank]
         on_hosts = isinstance(self._graph, Hosts)
         return region or (self._graph.sites[rank] if on_hosts else self.places.of(rank))
-
-    def greedy(self) -> list[Greedy]:
-        """Return the endless flows of [[network.background]]."""
-        flows = []
-        for index, traffic in enumerate(self._scenario.network.background):
-            if traffic.flows is not None:
-                path = self._graph.between(*traffic.between)
-                route = Route.of(path.lines, [path], self._scenario.network)
-                flow = Greedy(route, background_times(self._scenario, index))
-                flows += [flow] * traffic.flows
-        return flows
