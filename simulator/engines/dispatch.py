@@ -9,7 +9,6 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from ..programs import awaits
 from ..results.run import Run
 from ..scenario.redraw import factor, redrawn
 from ..scenario.scenario import Algorithm, Scenario, World
@@ -41,7 +40,7 @@ def run_world(
     """
     world = with_tuned_rate(world.under())
     # Sums must not depend on how many cores a process may use.
-    with _libraries().limit(limits=1), awaits.explained(world.program):
+    with _libraries().limit(limits=1):
         reason: str | None = ""
         if engine == "batched" or (engine == "auto" and pays_off(world)):
             reason = batched.supports(world)

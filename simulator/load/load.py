@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import InputError
-from ..programs import Program, awaits, catalogue
+from ..programs import Program, catalogue
 from ..programs.program import Function
 from ..scenario.scenario import Scenario, json_schema
 from .checks.settings import problems
@@ -109,5 +109,4 @@ def added_programs(programs: Programs) -> Mapping[str, Program]:
                 f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
                 "write `async def`"
             )
-        awaits.demand(added[name])
     return {name: program for name, program in added.items() if catalogue().get(name) != program}

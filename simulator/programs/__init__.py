@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from ..errors import InputError
 from . import (
     adaptive,
-    awaits,
     decoupled,
     diloco,
     federated,
@@ -42,6 +41,5 @@ def catalogue() -> Mapping[str, Program]:
             raise InputError(f"{where}: not a Program; make one with paceline.Program")
         if program.name in programs:
             raise InputError(f"{where}: the name {program.name} is taken; choose another")
-        awaits.demand(program)
         programs[program.name] = program
     return programs

@@ -16,7 +16,7 @@ from paceline.simulator.cluster import speed
 from paceline.simulator.engines.node import compare
 from paceline.simulator.engines.observer import evaluation_interval
 from paceline.simulator.objectives import build
-from paceline.simulator.programs import Program, awaits
+from paceline.simulator.programs import Program
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -77,8 +77,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     """
     program = job.scenario.programs[task.algorithm.name].under(task.algorithm.parameters)
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
-        with awaits.explained(program):
-            TaskProcess(task, job.scenario, place, program).run()
+        TaskProcess(task, job.scenario, place, program).run()
     # further processes serve only other programs
 
 
