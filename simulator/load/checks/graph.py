@@ -21,7 +21,6 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
         return
     graph = NetworkGraph(scenario)
     yield from _links(graph)
-    yield from _unused_bandwidth(scenario, graph)
 
 
 def _links(graph: NetworkGraph) -> Iterator[Problem]:
@@ -36,26 +35,6 @@ def _links(graph: NetworkGraph) -> Iterator[Problem]:
                 places=places,
                 near=nearest(near, graph.homes, "places"),
             )
-        elif graph.places.setting(*link.between, "bandwidth") is None:
-            for key in sorted({"sharing", "profile"} & link.model_fields_set):
-                yield from broken((True, (*where, key), "no-bandwidth"))
-
-
-def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Problem]:
-    """Refuse bandwidths without effect: those that change no capacity when doubled."""
-    network, capacities = graph.network, [line.capacity for line in graph.lines]
-    tries: dict[KeyPath, dict[str, object]] = {}
-    if network.bandwidth is not None and not (network.up and network.down):
-        tries["network", "bandwidth"] = {"bandwidth": 2 * network.bandwidth}
-    for index, link in enumerate(network.link):
-        if link.bandwidth is not None and link.between[0] == link.between[1]:
-            double = link.model_copy(update={"bandwidth": 2 * link.bandwidth})
-            changed = (*network.link[:index], double, *network.link[index + 1 :])
-            tries["network", "link", index, "bandwidth"] = {"link": changed}
-    for where, update in tries.items():
-        doubled = scenario.model_copy(update={"network": network.model_copy(update=update)})
-        same = [line.capacity for line in NetworkGraph(doubled).lines] == capacities
-        yield from broken((same, where, "bandwidth-unused"))
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:
