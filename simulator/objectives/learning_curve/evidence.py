@@ -32,6 +32,7 @@ PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the latter apply the same steps later
 OF_RUNS = "published runs of {:.2g} to {:.2g} parameters".format(*FACTS.parameters)
 SLIGHT = math.log10(1.1)  # negligible decades: a period of 32 for 30 changes the loss by 0.03 %
+NO_ERRORS = np.zeros(DRAWS)
 Place = tuple[float, float, float]
 """Replicas, period and parameters."""
 
@@ -100,10 +101,10 @@ class OwnRun:
 
 @dataclass(frozen=True)
 class Penalty:
-    """The log of the final loss over the data-parallel one, and its basis.
+    """The log of the final loss over the data-parallel one at equal tokens.
 
-    `basis`: "published", "measured" or "extrapolated". `sentence` describes the penalty, `why`
-    gives the reasons for extrapolation; `errors`: draws of its error, with deviation `sd`.
+    `errors`: draws of its error, with deviation `sd`. `basis`: "measured", "published", "mechanism"
+    or "extrapolated", with a `sentence` on it, and `why`: reasons for extrapolation.
     """
 
     log_ratio: float
@@ -152,17 +153,16 @@ def penalty(  # noqa: PLR0913
         return None
     if period <= 1:
         sentence = f"{program} with period 1 is data-parallel"
-        return Penalty(0.0, 0.0, "published", sentence, np.zeros(DRAWS))
+        return Penalty(0.0, 0.0, "published", sentence, NO_ERRORS)
     ratio = (tokens or FACTS.tokens * parameters) / parameters
     # If 79.5 of 80 clients count on average, the place equals that of a run with 80 replicas.
     same = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
     at = next(same, replicas), period, parameters
     mean, sd, reasons, errors = by_law(program, at, ratio, overlap)
+    far = math.log2((outer_lr or FACTS.outer) / FACTS.outer * 0.1 / max(1 - outer_momentum, 1e-3))
+    if program in ALIKE and abs(far) > FACTS.robust:
+        reasons.append(f"outer step far from the published one ({FACTS.outer:g}, momentum 0.9)")
     basis, source = "extrapolated" if reasons else "published", OF_RUNS
-    if outer_lr is not None and program in ALIKE:
-        shift, why = _untuned(replicas, outer_lr, outer_momentum)
-        mean, sd, errors = mean + shift, math.hypot(sd, shift), errors + shift * drawn("untuned")
-        reasons += why
     if runs:
         mean, sd, errors = _updated(at, (mean, sd), runs, program, gain)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
@@ -200,7 +200,7 @@ def by_law(
     # Below the published sizes the law grows without bound, unlike the cost in small models.
     parameters = max(size, FACTS.parameters[0])
     if program not in ALIKE:
-        return 0.0, 0.0, [], np.zeros(DRAWS)
+        return 0.0, 0.0, [], NO_ERRORS
     far = {
         "parameters": _decades(size, *FACTS.parameters),
         "replicas": _decades(replicas, *FACTS.replicas),
@@ -227,22 +227,6 @@ def by_law(
 def _decades(value: float, low: float, high: float) -> float:
     beyond = max(math.log10(low / value), math.log10(value / high), 0.0)
     return beyond if beyond > SLIGHT else 0.0
-
-
-def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list[str]]:
-    """Return the assumed cost of an outer step far from the published optimum.
-
-    The optimum is interpolated logarithmically in the replicas.
-    """
-    best = float(np.interp(math.log2(max(replicas, 1)), range(4), FACTS.outer))
-    doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
-    if doublings <= FACTS.robust:
-        return 0.0, []
-    shift = FACTS.untuned * (doublings - FACTS.robust)
-    return shift, [
-        f"{shift:+.1%} assumed, not published, for an outer step far from the best one "
-        f"(outer_lr {best:g}, outer_momentum 0.9)"
-    ]
 
 
 def _alike(program: str, runs: Sequence[OwnRun]) -> np.ndarray:

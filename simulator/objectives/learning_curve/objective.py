@@ -25,6 +25,7 @@ from ..objective import Evaluation, Nothing
 from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve
+from .evidence import Penalty
 from .surrogate import FASTEST, MODES, Gains, Limits, Shape, Surrogate, shape
 
 ITERATIONS = 20  # until the steps and the critical batch agree
@@ -47,36 +48,27 @@ MECHANISM: dict[str, Any] = untrusted.packaged(__file__, "mechanism.toml")  # er
 LEAST_SENT = 2  # least number of entries that a sparse codec sends
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The predicted loss of an algorithm, without a run.
+@dataclass(frozen=True, kw_only=True)
+class Expected(Penalty):
+    """The predicted loss of an algorithm, without a run: a baseline's curve, and a penalty.
 
-    `log_ratio`: log of the final loss over the data-parallel loss at equal tokens, by evidence;
-    `sd`: its deviation; `basis`: "measured", "published", "mechanism" or "extrapolated";
-    `sentence`: description of the basis; `direct`: whether evidence alone gives the loss, without a
-    surrogate; `period`: local steps between agreements; `tokens`: per worker and step; `steps`: of
-    the run; `errors`: draws of the error with deviation `sd`; `why`: reasons for extrapolation;
-    `tau`: the period by which runs are evidence of the program's loss, None if they cannot be;
-    `log_steps`: log of the factor of steps that determines the ratio along the run; `evident`:
-    whether evidence gives the loss of the program without its codec.
+    `direct`: whether evidence alone gives the loss, without a surrogate; `evident`: whether it
+    gives the loss of the program without its codec. `period`: local steps between agreements;
+    `tokens`: per worker and step; `steps`: of the run; `tau`: the period by which runs are evidence
+    of the program's loss, None if they cannot be; `log_steps`: log of the factor of steps that
+    determines the ratio along the run.
     """
 
     curve: Curve
     critical: Critical
-    log_ratio: float
-    sd: float
-    basis: str
-    sentence: str
-    direct: bool
-    period: float
     tokens: float
     workers: float
     steps: float
-    errors: np.ndarray = field(default_factory=lambda: np.zeros(curve.DRAWS))
-    why: tuple[str, ...] = ()
+    period: float = 1.0
+    direct: bool = False
+    evident: bool = False
     tau: float | None = None
     log_steps: float | None = None
-    evident: bool = False
     kind: ClassVar[str] = "learning-curve"
     dimension: ClassVar[None] = None
 
@@ -340,30 +332,29 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
     steps = length(world)
     law, critical = baseline(spec), _critical(spec, steps * workers * spec.tokens)
     basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
-    of_run = (False, 1.0, spec.tokens, workers, steps)
-    bare = Expected(law, critical, 0.0, 0.0, basis, "", *of_run, tau=_period(world))
+    bare = Expected(
+        0.0, 0.0, basis, "", evidence.NO_ERRORS, curve=law, critical=critical, tokens=spec.tokens,
+        workers=workers, steps=steps, period=max(apart or 1.0, 1.0), tau=_period(world),
+    )  # fmt: skip
     bare = replace(bare, basis="extrapolated") if bare.beyond else bare
     cost = _cost(world, bare)
     if cost is None:
-        cost = _mechanism(world, apart or 1.0, bare)
-        result = replace(bare, period=max(apart or 1.0, 1.0))
+        result, cost = bare, _mechanism(world, apart or 1.0, bare)
     else:
         codec = getattr(world.algorithm.parameters.get("codec"), "kind", "raw")
         direct, period = codec == "raw", max(bare.tau or 1.0, 1.0)
         result = replace(bare, direct=direct, evident=True, period=period)
         cost = cost if direct else _coded(cost, codec)
-    far, sources, why = cost.basis, law.basis, cost.why
+    sources, why = law.basis, cost.why
     if bare.beyond:
         sources += f", fitted up to {law.fitted[1]:.3g} tokens and extrapolated beyond"
-        far = "extrapolated" if far in ("published", "measured") else far
         why = (*why, f"more tokens than the {law.fitted[1]:.3g} of the fitted curve")
+        if cost.basis in ("published", "measured"):
+            cost = replace(cost, basis="extrapolated")
     sentence = f"loss: {sources}; critical batch: {critical.basis}; {cost.sentence}"
     grows = [own_run.log_steps for own_run in spec.own if own_run.log_steps and steps > law.warmup]
-    return replace(
-        result, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence,
-        errors=cost.errors, why=why,
-        log_steps=grows[0] if grows and "measured" in spec.penalty else None,
-    )  # fmt: skip
+    of_steps = grows[0] if grows and "measured" in spec.penalty else None
+    return replace(result, **vars(cost) | {"sentence": sentence, "why": why, "log_steps": of_steps})
 
 
 def length(world: World) -> float:
@@ -432,7 +423,7 @@ def _period(world: World) -> float | None:
     return float(fixed) if isinstance(fixed, int) else None
 
 
-def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
+def _cost(world: World, expected: Expected) -> Penalty | None:
     """Return the penalty of an algorithm by evidence; None without evidence."""
     algorithm, program = world.algorithm, world.program
     spec, keys = world.scenario.objective, algorithm.parameters
@@ -442,7 +433,7 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"
-        return evidence.Penalty(0.0, 0.0, expected.basis, sentence, np.zeros(curve.DRAWS))
+        return Penalty(0.0, 0.0, expected.basis, sentence, evidence.NO_ERRORS)
     own = _users_runs(world.scenario, expected)
     shared = {own_run.program for own_run in own}
     shared &= {algorithm.name} if algorithm.name not in evidence.ALIKE else shared
@@ -463,12 +454,12 @@ def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
     )
 
 
-def _coded(cost: evidence.Penalty, codec: str) -> evidence.Penalty:
+def _coded(cost: Penalty, codec: str) -> Penalty:
     """Return a penalty by evidence, times the cost of a codec by the mechanism."""
     sd, basis = MECHANISM["codec"], "mechanism" if cost.basis == "published" else cost.basis
     sentence = f"{cost.sentence}; times the cost of {codec} by the mechanism"
     log, errors = cost.log_ratio, cost.errors + sd * evidence.drawn(codec)
-    return evidence.Penalty(log, math.hypot(cost.sd, sd), basis, sentence, errors, cost.why)
+    return Penalty(log, math.hypot(cost.sd, sd), basis, sentence, errors, cost.why)
 
 
 def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
@@ -506,7 +497,7 @@ def size(scenario: Scenario) -> float:
     return float(parameters or scenario.model.parameters)
 
 
-def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penalty:
+def _mechanism(world: World, apart: float, expected: Expected) -> Penalty:
     """Return a surrogate's penalty: the cost of local steps in the best program."""
     scenario, algorithm, workers = world.scenario, world.algorithm, expected.workers
     sentence = f"{algorithm.name} by the mechanism (its error {MECHANISM['source']})"
@@ -514,7 +505,7 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
     local = apart > 1 and workers > 1
     sd = math.hypot(MECHANISM["sd"], MECHANISM["late"] * late, MECHANISM["local"] * local)
     errors = sd * evidence.drawn(algorithm.name, (workers, apart, size(scenario)))
-    result = evidence.Penalty(0.0, sd, "mechanism", sentence, errors)
+    result = Penalty(0.0, sd, "mechanism", sentence, errors)
     if not local:
         return result
     tuned = _speed(expected.curve, algorithm) is None  # as in published runs
@@ -531,4 +522,4 @@ def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penal
     added, source = max(penalty.log_ratio, 0.0), "your own" if own else "published"
     sentence += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as in {source} runs"
     sd, errors = math.hypot(sd, penalty.sd), errors + penalty.errors
-    return evidence.Penalty(added, sd, "mechanism", sentence, errors, penalty.why)
+    return Penalty(added, sd, "mechanism", sentence, errors, penalty.why)
