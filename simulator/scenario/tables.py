@@ -273,7 +273,7 @@ class CurveOfFile(Section):
     )
     parameters: Positive | None = optional("of the trained model; left out: as in [model]")
     lr: Positive | None = optional("SGD's rate; left out: all rates are tuned")
-    columns: dict[Literal["tokens", "step", "loss", "run"], Name] = optional(
+    columns: dict[Literal["tokens", "step", "loss"], Name] = optional(
         "columns of the log by quantity, if their names are not recognised", {}
     )
 

@@ -55,7 +55,7 @@ def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
     assert (own["algorithm"], own["workers"], own["tau"]) == ("diloco", 4, 8)
     assert own["log_steps"] == pytest.approx(np.log(4), abs=own["sd"])
     assert 0.15 < own["sd"] < 0.2
-    assert (tmp_path / "loss.csv").read_text().startswith("run,tokens,loss\n")
+    assert (tmp_path / "loss.csv").read_text().startswith("tokens,loss\n")
 
 
 def test_a_factor_of_steps_after_the_warm_up_carries_to_the_end(tmp_path):

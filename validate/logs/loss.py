@@ -25,7 +25,7 @@ from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
 from ..calibration import profile
 from ..calibration.profile import Profile
 
-QUANTITIES = ("tokens", "step", "loss", "run")
+QUANTITIES = ("tokens", "step", "loss")
 LIKE = 1.2  # smaller ratios of two batches show nothing about the critical batch
 AHEAD, POINTS = 7, 100  # lengths of a log that are drawn, and points of a line
 LEAST = 1e-3  # tokens or samples of a critical batch
@@ -59,7 +59,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's losses by tokens, and notes on its log; `run`: its seed; `batch`: tokens per step."""
+    """A run's losses by tokens, and notes on its log; `batch`: tokens per step."""
 
     name: str
     program: str
@@ -67,15 +67,12 @@ class Trained:
     tau: int
     tokens: np.ndarray
     loss: np.ndarray
-    run: np.ndarray
     batch: float
     notes: tuple[str, ...] = ()
 
     def after(self, warmup: float) -> np.ndarray:
-        """Return rows (steps after a warm-up, mean loss of all seeds)."""
-        tokens, place = np.unique(self.tokens, return_inverse=True)
-        means = np.bincount(place, self.loss) / np.bincount(place)
-        return np.column_stack([tokens / self.batch - warmup, means])
+        """Return rows (steps after a warm-up, loss)."""
+        return np.column_stack([self.tokens / self.batch - warmup, self.loss])
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,12 @@ def fit(
     below = profile.read(base) if base else Profile({}, head=HEAD)
     about, today = dict(below.tables.get("calibration", {})), f"{datetime.now(UTC):%Y-%m-%d}"
     first, *_ = runs = _runs(paths, given)
-    log = first.tokens, first.loss, first.run
     with _naming(first):
-        fitted = curve.fit(*log, batch=first.batch, warmup=given.warmup)
+        fitted = curve.fit(first.tokens, first.loss, batch=first.batch, warmup=given.warmup)
     objective, sentences, notes = _curve(runs, fitted, given, stem)
-    rows = np.column_stack([first.run, first.tokens, first.loss]).tolist()
+    rows = np.column_stack([first.tokens, first.loss]).tolist()
     cells = [map(csv_files.digits, row) for row in rows]
-    files = {f"{stem}.csv": csv_files.table(("run", "tokens", "loss"), cells)}
+    files = {f"{stem}.csv": csv_files.table(("tokens", "loss"), cells)}
     files[f"{stem}.svg"] = drawing.encode(chart(first, fitted), "svg")
     tables, head = {**below.tables, "objective": objective}, below.head
     if about:
@@ -333,6 +329,6 @@ def _columns(texts: Sequence[str], runs: int) -> list[dict[str, str]]:
 def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int, int]) -> Trained:
     """Read a run's losses; `kind`: its program, workers and period."""
     table = {"tokens": given.tokens, "workers": kind[1], "columns": columns}
-    tokens, loss, run, batch, column, notes = curve.points(path, table)
+    tokens, loss, batch, column, notes = curve.points(path, table)
     name = f"{path}{f' ({column})' * (column != 'loss')}"
-    return Trained(name, *kind, tokens, loss, run, batch, notes)
+    return Trained(name, *kind, tokens, loss, batch, notes)

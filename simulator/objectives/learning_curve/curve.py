@@ -154,15 +154,15 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     """Fit a curve to a log: CSV (of W&B or a training loop), TensorBoard, JSON lines.
 
     `table`: `tokens` per worker and step, and `workers`, which determine the tokens of a step and
-    of a log with steps only; `columns`: column names by quantity (tokens, step, loss, run);
+    of a log with steps only; `columns`: column names by quantity (tokens, step, loss);
     `warmup`: steps that the fit ignores, estimated if missing. Raises InputError with file, line,
     column and remedy.
     """
     warmup, near = table.get("warmup"), os.path.relpath(path)
     path = path if near.startswith(os.pardir) else near
-    tokens, loss, run, batch, _, notes = points(path, table)
+    tokens, loss, batch, _, notes = points(path, table)
     try:
-        curve = fit(tokens, loss, run, batch=batch, warmup=warmup)
+        curve = fit(tokens, loss, batch=batch, warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     notes += curve.notes
@@ -171,25 +171,22 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
 
 def points(
     path: Path | str, table: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, str, tuple[str, ...]]:
-    """Read tokens, losses, runs, tokens per step, losses' column, and notes of a log.
+) -> tuple[np.ndarray, np.ndarray, float, str, tuple[str, ...]]:
+    """Read tokens, losses, tokens per step, losses' column, and notes of a log.
 
     `table`: see `from_file`. Raises InputError.
     """
     try:
         chosen, by, lines = read_columns(Path(path), table.get("columns") or {})
-        run = by.get("run", np.zeros(len(lines)))
         axis = "tokens" if "tokens" in by else "step"
-        order = np.argsort(run, kind="stable")
-        at = by[axis][order]
-        back = (np.diff(at) <= 0) & (np.diff(run[order]) == 0)
-        latest = _not_repeated(at, run[order]) if back.any() else np.ones(len(at), bool)
-        if back.sum() > RESTARTS or latest.mean() < 0.5:
+        back = np.diff(by[axis]) <= 0
+        later = np.minimum.accumulate(by[axis][::-1])[::-1]
+        latest = np.append(by[axis][:-1] < later[1:], True)  # no later line repeats or precedes it
+        if (resumed := int(back.sum())) > RESTARTS or latest.mean() < 0.5:
             raise ValueError(
-                f"line {lines[order][1:][int(back.argmax())]}, column {chosen[axis]}: not above "
-                "the previous line; cut the log where the job resumed, to one line per step"
+                f"line {lines[1:][int(back.argmax())]}, column {chosen[axis]}: not above the "
+                "previous line; cut the log where the job resumed, to one line per step"
             )
-        order, resumed = order[latest], int(back.sum())
         batch = float(table.get("tokens") or 0) * float(table.get("workers") or 1)
         if not batch and {"tokens", "step"} <= by.keys() and np.ptp(by["step"]) > 0:
             batch = float(np.ptp(by["tokens"]) / np.ptp(by["step"]))
@@ -199,20 +196,10 @@ def points(
             )
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
-    tokens = by[axis] * (1.0 if axis == "tokens" else batch)
+    tokens = by[axis][latest] * (1.0 if axis == "tokens" else batch)
     notes = [f"its steps go back ({resumed} x), so the job resumed: the later lines count"]
     column = visible(chosen["loss"])
-    return tokens[order], by["loss"][order], run[order], batch, column, tuple(notes * (resumed > 0))
-
-
-def _not_repeated(at: np.ndarray, run: np.ndarray) -> np.ndarray:
-    """Return the points that no later line of their run repeats or precedes, as booleans."""
-    latest = np.ones(len(at), bool)
-    for number in np.unique(run):
-        places = np.flatnonzero(run == number)
-        later = np.minimum.accumulate(at[places][::-1])[::-1]
-        latest[places[:-1]] = at[places[:-1]] < later[1:]
-    return latest
+    return tokens, by["loss"][latest], batch, column, tuple(notes * (resumed > 0))
 
 
 def read_columns(
@@ -289,61 +276,51 @@ def _quantity(name: str) -> tuple[str, int] | None:
 
 
 def fit(
-    tokens: np.ndarray,
-    loss: np.ndarray,
-    run: np.ndarray,
-    *,
-    batch: float,
-    warmup: float | None = None,
+    tokens: np.ndarray, loss: np.ndarray, *, batch: float, warmup: float | None = None
 ) -> Curve:
-    """Fit floor and power law to the part of a log that follows them, with draws.
+    """Fit floor and power law to the part of a log that follows them; tokens increase.
 
-    `run`: number of each point's run; `warmup`: steps to ignore, estimated if None. Raises
-    ValueError for a log that is too short, does not fall, or rises at its end.
+    `warmup`: steps to ignore, estimated if None. Raises ValueError for a log that is too short,
+    does not fall, or rises at its end.
     """
     if warmup:
-        tokens, loss, run = (points[tokens >= warmup * batch] for points in (tokens, loss, run))
-    places, place = np.unique(tokens, return_inverse=True)
-    if (count := len(places)) < FEWEST:
+        tokens, loss = (points[tokens >= warmup * batch] for points in (tokens, loss))
+    if (count := len(tokens)) < FEWEST:
         where = f" after {warmup:g} steps of warm-up" if warmup else ""
         raise ValueError(f"{count} points{where}; a fit needs {FEWEST} or more: log more often")
-    means = np.bincount(place, loss) / np.bincount(place)
-    if places[0] > (1 - COVERED) * places[-1]:
+    if tokens[0] > (1 - COVERED) * tokens[-1]:
         raise ValueError("its steps begin far from zero; count them from the start of the training")
-    demand_fall(means)
+    demand_fall(loss)
     with np.errstate(all="ignore"):  # candidates may not fit at all
-        law = power_law.fit(places, means, whole=warmup is not None)
-        demand_no_rise(places / batch, means, law.noise)
-        late, notes = _late(law, places, means, batch)
-        held, missed = _held_out(law, places, means, warmup is not None)
-        spikes = _spikes(law, places, means, batch)
+        law = power_law.fit(tokens, loss, whole=warmup is not None)
+        demand_no_rise(tokens / batch, loss, law.noise)
+        late, notes = _late(law, tokens, loss, batch)
+        held, missed = _held_out(law, tokens, loss, warmup is not None)
+        spikes = _spikes(law, tokens, loss, batch)
     if missed:
         sentence = f"predicted from the rest, the last tenth of the log is off by {missed:+.1%}"
         notes.append(f"{sentence}: this widens the interval")
     errors = late + missed * _normal(2)
-    first, rose = float(places[law.begin]), float(np.median(law.warmup))
+    first, rose = float(tokens[law.begin]), float(np.median(law.warmup))
     if law.begin:
         sentence = f"its first {first / batch:.0f} steps do not follow the law, and are ignored"
         notes.insert(0, sentence)
         if warmup is None:  # a rate that rises over a part of these steps explains the departure
-            warmup = min(WARMING * first, LONGEST * float(places[-1])) / batch
-    elif warmup is None and np.mean(law.warmup > 0) > SURE and rose > WARM * places[-1]:
-        first, warmup = float(places[np.searchsorted(places, rose)]), rose / batch
+            warmup = min(WARMING * first, LONGEST * float(tokens[-1])) / batch
+    elif warmup is None and np.mean(law.warmup > 0) > SURE and rose > WARM * tokens[-1]:
+        first, warmup = float(tokens[np.searchsorted(tokens, rose)]), rose / batch
         sentence = f"its warm-up takes about {warmup:.2g} steps (--warmup sets another number)"
         notes.insert(0, sentence)
-    mean_of = [np.mean(loss[run == one] / means[place[run == one]]) for one in np.unique(run)]
-    if len(mean_of) > 1:
-        errors = errors + _normal(1) * np.std(mean_of, ddof=1) / math.sqrt(len(mean_of))
     rows = law.rows.copy()
     rows[1:, :2] *= np.exp(errors)[:, None]
     if not np.isfinite(rows).all():
         raise ValueError("no power law fits these losses; give a run that learns")
     floor, scale, exponent, shift = rows[0].tolist()
-    fitted = first, float(places[law.end - 1])
+    fitted = first, float(tokens[law.end - 1])
     law_of = floor, scale, exponent, shift, batch, fitted, rows[1:]
     notes += [*spikes, *_bounds(rows[1:])]
-    if means[-1] > PERPLEXITY:
-        notes.append(f"losses of {means[-1]:.3g} are high; write logarithms of perplexities")
+    if loss[-1] > PERPLEXITY:
+        notes.append(f"losses of {loss[-1]:.3g} are high; write logarithms of perplexities")
     return Curve(*law_of, warmup=warmup or 0.0, held=held, notes=tuple(notes))
 
 
