@@ -171,14 +171,6 @@ def test_defaults_are_shown_as_a_scenario_writes_them():
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.py"))
 
 
-def test_the_page_names_every_notebook():
-    page = (NOTEBOOKS[0].parent / "README.md").read_text("utf-8")
-    assert re.findall(r"\]\(([\w/]+\.py)\)", page) == [
-        "tutorial.py", "own_algorithm.py", "calibration.py",
-    ]  # fmt: skip
-    assert len(NOTEBOOKS) == 3
-
-
 def test_notebooks_are_in_percent_format():
     header = r"# ---\n# jupyter:\n#   jupytext:\n(#.*\n)+?#       format_name: percent\n# ---\n"
     for path in NOTEBOOKS:
