@@ -9,10 +9,8 @@ routing, as in SimGrid 3.32).
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import sha256
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from xml.etree.ElementTree import Element, ParseError, iterparse
@@ -23,15 +21,13 @@ from ..errors import InputError
 from ..inputs import messages, untrusted
 from ..inputs.units import to_si
 from .fields import from_file
-from .shortest import ShortestPaths
 
 VERSIONS = [{"version": version} for version in ("4", "4.0", "4.1")]
 MOST_ELEMENTS = 100_000
 MOST_HOSTS = 100_000  # hosts in all clusters: so many take seconds and 150 MB
-MOST_ROUTED = 2_000  # members of a zone with searched routes: so many take seconds and 50 MB
 DEEPEST = 32  # levels of elements
 LONGEST = 200  # most characters of an attribute; messages and results show names
-ALIASES = {"AS": "zone", "ASroute": "zoneRoute", "DijkstraCache": "Dijkstra"}
+ALIASES = {"AS": "zone", "ASroute": "zoneRoute"}
 CHILDREN = {
     "platform": ("zone",),
     "zone": ("zone", "cluster", "host", "router", "link", "route", "zoneRoute"),
@@ -58,7 +54,6 @@ def bytes_per_second(text: str) -> float:
 Time = Annotated[float, BeforeValidator(seconds)]
 Rate = Annotated[float, BeforeValidator(bytes_per_second)]
 Sharing = Literal["SHARED", "SPLITDUPLEX", "FATPIPE"]
-Routing = Literal["Full", "Floyd", "Dijkstra", "None"]
 Links = tuple[int, ...]
 """Numbers of links in the order in which a transfer passes them."""
 
@@ -69,7 +64,7 @@ class _Named(BaseModel):
 
 
 class _Zone(_Named):
-    routing: Annotated[Routing, BeforeValidator(lambda name: ALIASES.get(name, name))]
+    routing: Literal["Full", "None"]
 
 
 class _Link(_Named):
@@ -143,36 +138,28 @@ class Ports(NamedTuple):
 class Zone:
     """Hosts, routers and zones (`members`: places by name), and edges between them.
 
-    `routing` "Full": every pair has an edge; "Floyd" and "Dijkstra": fewest links; "None": no
-    routes; "Cluster": up through a host's `ports`, over the `backbone`, and down to the other.
+    `backbone`: of a cluster, where a transfer goes up through a host's `ports`, over the backbone,
+    and down to the other; elsewhere None.
     """
 
     name: str
-    routing: str
     parent: "Zone | None"
     members: dict[str, int] = field(default_factory=dict)
     edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
     ports: dict[str, Ports] = field(default_factory=dict)
-    backbone: Links = ()
+    backbone: Links | None = None
 
     @property
     def lineage(self) -> "list[Zone]":
         """The enclosing zones and this one, outermost first."""
         return [*(self.parent.lineage if self.parent else ()), self]
 
-    def path(self, source: str, to: str) -> list[Edge]:
-        """Return the edges from one member to another; empty if there is no route."""
-        if self.routing == "Cluster":
-            out, into = (self.ports.get(name, Ports()) for name in (source, to))
-            return [Edge(out.up + self.backbone + into.down, source, to)]
-        if self.routing in ("Full", "None"):
-            return [self.edges[source, to]] if (source, to) in self.edges else []
-        return [self.edges[hop] for hop in self._paths.hops(source, to)]
-
-    @cached_property
-    def _paths(self) -> ShortestPaths:
-        lengths = {hop: len(edge.links) for hop, edge in self.edges.items()}
-        return ShortestPaths([*self.members], lengths)
+    def edge(self, source: str, to: str) -> Edge | None:
+        """Return the edge from one member to another; None if there is no route."""
+        if self.backbone is None:
+            return self.edges.get((source, to))
+        out, into = (self.ports.get(name, Ports()) for name in (source, to))
+        return Edge(out.up + self.backbone + into.down, source, to)
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,17 +212,13 @@ class Platform:
         shared = sum(a is b for a, b in zip(origin, target, strict=False))
         start = origin[shared].name if len(origin) > shared else source
         end = target[shared].name if len(target) > shared else to
-        edges = origin[shared - 1].path(start, end)
-        if not edges:
+        edge = origin[shared - 1].edge(start, end)
+        if edge is None:
             raise InputError(
                 f"{self.file} has no route from {start} to {end} in the zone "
                 f"{origin[shared - 1].name}; add it, or place the workers elsewhere"
             )
-        links = [*self._between(source, edges[0].leaves), *edges[0].links]
-        for before, edge in pairwise(edges):
-            links += self._between(before.enters, edge.leaves)
-            links += edge.links
-        return (*links, *self._between(edges[-1].enters, to))
+        return self._between(source, edge.leaves) + edge.links + self._between(edge.enters, to)
 
     def _is_host(self, place: str) -> bool:
         return place in self.homes and place not in self.routers
@@ -310,8 +293,7 @@ class _Reader:
 
     def zone(self, element: Element, parent: Zone | None) -> None:
         cluster = self.parsed(element, _Cluster) if element.tag == "cluster" else None
-        table = cluster or self.parsed(element, _Zone)
-        zone = Zone(table.id, "Cluster" if isinstance(table, _Cluster) else table.routing, parent)
+        zone = Zone((cluster or self.parsed(element, _Zone)).id, parent)
         self.join(element, zone.name, parent)
         self.platform.members[zone.name] = range(0)
         first = len(self.platform.hosts)
@@ -319,12 +301,6 @@ class _Reader:
             self.cluster(element, cluster, zone)
         for child in element:
             self.member(child, zone)
-        if zone.routing in ("Floyd", "Dijkstra") and len(zone.members) > MOST_ROUTED:
-            raise self.fault(
-                element,
-                f'{len(zone.members)} hosts, routers and zones; routing = "{zone.routing}" is for '
-                f'at most {MOST_ROUTED}: divide them into zones, or write routing = "Full"',
-            )
         self.platform.members[zone.name] = range(first, len(self.platform.hosts))
 
     def member(self, element: Element, zone: Zone) -> None:

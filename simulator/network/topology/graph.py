@@ -15,15 +15,17 @@ from itertools import combinations, pairwise
 from math import inf
 from typing import NamedTuple, Self
 
+import numpy as np
+
 from ...distributions.law import Law
 from ...distributions.parametric import Constant
 from ...distributions.time_profile import TimeProfile
 from ...scenario.network import Link, Network
 from ...scenario.scenario import Scenario
-from ...scenario.shortest import Pair, ShortestPaths
 from .. import tcp
 from .places import Places
 
+Pair = tuple[str, str]
 PICOSECONDS = 1e12  # per second; every hop adds one, so the fewest hops win among equal paths
 FOREVER = 1e9  # seconds, instead of a latency without a mean
 
@@ -145,14 +147,31 @@ class NetworkGraph:
 
     def _path(self, source: str, to: str) -> list[Pair]:
         """Return the hops between two places over links; empty if no links connect them."""
-        return [(source, to)] if (source, to) in self.linked else self._paths.hops(source, to)
+        if (source, to) in self.linked:
+            return [(source, to)]
+        numbers, before = self._paths
+        if source not in numbers or to not in numbers:
+            return []
+        names, ends, here = [*numbers], [to], numbers[to]
+        while here != numbers[source]:
+            here = int(before[numbers[source], here])
+            if here < 0:
+                return []
+            ends.append(names[here])
+        return list(pairwise(reversed(ends)))
 
     @cached_property
-    def _paths(self) -> ShortestPaths:
-        laws = {hop: self.places.laws(*hop) for hop in self.linked}
-        latencies = {hop: sum(law.expectation for law in laws[hop]) for hop in self.linked}
-        times = {hop: min(time, FOREVER) * PICOSECONDS + 1 for hop, time in latencies.items()}
-        return ShortestPaths([*dict.fromkeys(name for hop in times for name in hop)], times)
+    def _paths(self) -> tuple[dict[str, int], np.ndarray]:
+        """The number of each place, and the place before the last on the fastest path of a pair."""
+        from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
+
+        names = dict.fromkeys(name for hop in self.linked for name in hop)
+        numbers = {name: number for number, name in enumerate(names)}
+        times = np.full((len(names), len(names)), inf)
+        for source, to in self.linked:
+            latency = sum(law.expectation for law in self.places.laws(source, to))
+            times[numbers[source], numbers[to]] = min(latency, FOREVER) * PICOSECONDS + 1
+        return numbers, floyd_warshall(times, return_predecessors=True)[1]
 
     def idle(self) -> list[int]:
         """Return the indices of the [[network.link]] that no path between nodes uses."""
