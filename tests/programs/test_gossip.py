@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.cluster import workers
 from paceline.simulator.objectives.build import build
-from paceline.simulator.programs.pieces.graph import Complete, Random, Ring, Torus
+from paceline.simulator.programs.pieces.graph import Complete, Ring, Torus
 from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, scenario
 from tests.programs.test_parameter_servers import PAYLOAD, UNEVEN, watch
@@ -20,7 +20,7 @@ DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [7, 20]}
 JITTER = {"latency": {"dist": "exponential", "mean": "300 ms"}}
 NOISELESS = QUADRATIC | {"noise": 0.0, "shift": 2.0}
 GRAPHS = {
-    "ring": Ring(), "torus": Torus(), "complete": Complete(), "random": Random(3),
+    "ring": Ring(), "torus": Torus(), "complete": Complete(),
 }  # fmt: skip
 NAMES = ["d-psgd", "d2", "ad-psgd"]
 graphs = pytest.mark.parametrize("graph", GRAPHS)
@@ -259,7 +259,7 @@ def test_partners_are_drawn_evenly_from_the_other_colour():
 
 
 @looped("m", range(1, 10))
-@looped("kind", [Ring, Torus, Complete, Random])
+@looped("kind", [Ring, Torus, Complete])
 def test_ad_psgd_never_comes_to_a_deadlock(kind, m):
     """All steps are done, by whom they may be, though workers are uneven and messages straggle."""
     world = scenario(

@@ -7,21 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from paceline.simulator.programs.pieces.graph import Complete, GraphOf, Random, Ring, Torus
+from paceline.simulator.programs.pieces.graph import Complete, GraphOf, Ring, Torus
 from tests.helpers.cases import looped
 
 adapter = TypeAdapter(GraphOf)
 read = adapter.validate_python
-randoms = st.builds(Random, degree=st.integers(2, 12), seed=st.integers(0, 2**63))
-KINDS = {"ring": Ring(), "torus": Torus(), "complete": Complete(), "random": Random()}
+KINDS = {"ring": Ring(), "torus": Torus(), "complete": Complete()}
 
 
 @st.composite
 def worlds(draw):
     """A graph and a number of workers that it can be made for."""
     workers = draw(st.integers(1, 40))
-    kinds = st.sampled_from([Ring(), Torus(), Complete()]) | randoms
-    return draw(kinds), workers
+    return draw(st.sampled_from([Ring(), Torus(), Complete()])), workers
 
 
 def joined(graph, workers, ask):
@@ -100,31 +98,6 @@ def test_a_torus_is_as_near_to_a_square_as_can_be():
     assert Torus().neighbours(0, 12) == (1, 3, 4, 8)
 
 
-@given(randoms, st.integers(3, 40))
-def test_a_random_graph_is_a_ring_with_chords_of_bounded_degree(graph, workers):
-    for rank in range(workers):
-        neighbours = graph.neighbours(rank, workers)
-        assert {*Ring().neighbours(rank, workers)} <= {*neighbours}
-        assert len(neighbours) <= graph.degree
-
-
-@looped("degree", [3, 4, 8])
-def test_a_random_graph_has_nearly_its_degree_and_mixes_far_sooner_than_a_ring(degree):
-    graph, workers = Random(degree=degree, seed=3), 400
-    mean = joined(graph, workers, graph.neighbours).sum(1).mean()
-    assert degree - 0.02 * degree < mean <= degree
-    gap, ring = (1 - spectrum(item, workers)[-2] for item in (graph, Ring()))
-    assert gap > 300 * ring
-
-
-def test_the_seed_draws_the_random_graph_once_and_for_all():
-    graphs = [Random(degree=3, seed=seed) for seed in (0, 0, 1)]
-    one, again, other = ([graph.neighbours(rank, 20) for rank in range(20)] for graph in graphs)
-    assert one == again != other
-    # part of every published number, so never to change
-    assert one[:4] == [(1, 8, 19), (0, 2, 5), (1, 3, 19), (2, 4, 11)]
-
-
 @looped("workers", range(3, 20))
 def test_the_eigenvalues_of_a_ring(workers):
     """W is circulant with rows (1/3, 1/3, 1/3); the least is -1/3 where `workers` is even."""
@@ -145,32 +118,17 @@ def test_the_complete_graph_takes_the_mean(workers):
     np.testing.assert_allclose(mixing(Complete(), workers), 1 / workers, rtol=1e-13)
 
 
-def test_weights_by_hand_where_degrees_differ():
-    """Of five workers in a ring, only 1 and 3 have a chord as well."""
-    wanted = [(1, 4), (0, 2, 3), (1, 3), (1, 2, 4), (0, 3)]
-    drawn = (Random(degree=3, seed=seed) for seed in range(1000))
-    graph = next(g for g in drawn if [g.neighbours(rank, 5) for rank in range(5)] == wanted)
-    assert dict(graph.weights(0, 5)) == pytest.approx({0: 5 / 12, 1: 1 / 4, 4: 1 / 3}, rel=1e-15)
-    assert dict(graph.weights(1, 5)) == dict.fromkeys(range(4), 1 / 4)
-
-
 @looped(("name", "graph"), KINDS.items())
 def test_a_name_is_a_table_with_defaults_is_a_piece(name, graph):
     assert read(name) == read({"kind": name}) == read(graph) == graph
 
 
-def test_tables_set_what_a_kind_has():
-    assert read({"kind": "random", "degree": 3, "seed": 7}) == Random(3, 7)
-    assert read("random") == Random(degree=4, seed=0)
-
-
 def test_the_json_schema_agrees():
     schema = adapter.json_schema()
     tables = [{"kind": name} for name in KINDS]
-    for right in (*KINDS, *tables, {"kind": "random", "degree": 3}):
+    for right in (*KINDS, *tables):
         jsonschema.validate(right, schema)
     wrong = [{"kind": "star"}, {"kind": "ring", "rows": 2}, {"kind": "torus", "rows": 4}]
-    wrong += [{"kind": "random", "degree": 1}, {"kind": "random", "seed": -1}]
     for table in ("star", 3, None, ["ring"], {}, *wrong):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(table, schema)

@@ -1,16 +1,13 @@
 """Define communication graphs: the neighbours of each worker, and their weights.
 
-Graphs are undirected and connected. A scenario names a graph, or writes a table with its settings.
+Graphs are undirected and connected. A scenario names a graph.
 Its edges depend only on the number of workers, so all workers agree on them.
 """
 
 from collections.abc import Iterable
 from functools import cache
-from hashlib import blake2b
 from math import fsum, isqrt
 from typing import Annotated, Literal
-
-from pydantic import Field
 
 from .piece import Kinds, piece
 
@@ -114,25 +111,6 @@ class Complete(Graph):
         return range(workers)
 
 
-@piece
-class Random(Graph):
-    """A ring and `degree` - 2 random matchings, which join the workers in pairs.
-
-    A worker has at most `degree` neighbours. It has fewer if matchings repeat an edge, or if the
-    number of workers is odd, because a matching then omits one. Long-range edges make the diameter
-    logarithmic (Bollobas and Chung, The diameter of a cycle plus a random matching, 1988).
-    """
-
-    degree: Annotated[
-        int, Field(ge=2, strict=True, description="largest number of neighbours; 2 is the ring")
-    ] = 4
-    seed: Annotated[int, Field(ge=0, strict=True, description="seed of the random graph")] = 0
-    kind: Literal["random"] = "random"
-
-    def _joined(self, rank: int, workers: int) -> Iterable[int]:
-        return *_around(rank, workers), *(pairs[rank] for pairs in _matchings(self, workers))
-
-
 def _around(place: int, size: int) -> Ranks:
     return (place - 1) % size, (place + 1) % size
 
@@ -150,27 +128,9 @@ def _neighbours(graph: Graph, rank: int, workers: int) -> Ranks:
     return tuple(sorted({*graph._joined(rank, workers)} - {rank}))
 
 
-@cache
-def _matchings(graph: Random, workers: int) -> tuple[Ranks, ...]:
-    """Return each worker's partner per matching; a worker without one has itself.
-
-    Workers are shuffled by a hash of (seed, matching, rank), which never changes, and paired with
-    their successors.
-    """
-    matchings = []
-    for number in range(min(graph.degree, workers - 1) - 2):
-        keys = (blake2b(f"{graph.seed} {number} {rank}".encode()) for rank in range(workers))
-        shuffled = [rank for _, rank in sorted((key.digest(), r) for r, key in enumerate(keys))]
-        pairs = list(range(workers))
-        for one, other in zip(shuffled[::2], shuffled[1::2], strict=False):
-            pairs[one], pairs[other] = other, one
-        matchings.append(tuple(pairs))
-    return tuple(matchings)
-
-
-GRAPHS = Kinds(Ring, Torus, Complete, Random)
+GRAPHS = Kinds(Ring, Torus, Complete)
 
 
 _ABOUT = "graph of the workers that gossip: its name, or its table"
-_read, _schema = GRAPHS.field("graph", "neighbours", _ABOUT, '{ kind = "random", degree = 4 }')
+_read, _schema = GRAPHS.field("graph", "neighbours", _ABOUT, '{ kind = "torus" }')
 GraphOf = Annotated[Graph, _read, _schema]
