@@ -574,7 +574,6 @@ def _fit_loss(
     parameters: float | None = None,
     noise_scale: list[float],
     warmup: float | None = None,
-    lr: float | None = None,
     column: list[str],
     base: Path | None = None,
     out: Path = Path("loss.toml"),
@@ -587,7 +586,7 @@ def _fit_loss(
     """
     _torch("paceline.validate.calibration.profile").require_writable(out)
     module = _torch("paceline.validate.logs.loss")
-    given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, column
+    given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, column
     result = module.fit([baseline, *local], module.Given(*given), base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}

@@ -272,7 +272,6 @@ class CurveOfFile(Section):
         "warm-up steps, which the fit ignores; left out: estimated from the log"
     )
     parameters: Positive | None = optional("of the trained model; left out: as in [model]")
-    lr: Positive | None = optional("SGD's rate; left out: all rates are tuned")
     columns: dict[Literal["tokens", "step", "loss"], Name] = optional(
         "columns of the log by quantity, if their names are not recognised", {}
     )
@@ -283,9 +282,6 @@ def _curve(value: Any) -> str:
     return "a file" if "file" in keys else "a law"
 
 
-Log = Annotated[float, Field(ge=-10, le=10)]
-
-
 class LocalRun(Section):
     """The measured cost in loss of local steps, from a run of the user."""
 
@@ -293,18 +289,11 @@ class LocalRun(Section):
     workers: Count = Field(description="number of workers in the run")
     tau: Positive = Field(description="communication period of the run, in steps")
     parameters: Positive | None = optional("of the trained model; left out: as in [model]")
-    log_ratio: Log | None = optional("log of its loss over the data-parallel loss")
-    log_steps: Log | None = optional(
-        "instead: log of its steps after the warm-up, over the steps to the same loss in "
+    log_steps: Annotated[float, Field(ge=-10, le=10)] = Field(
+        description="log of its steps after the warm-up, over the steps to the same loss in "
         "data-parallel training with as many workers"
     )
     sd: NonNegative = Field(description="standard deviation of that logarithm")
-
-    @model_validator(mode="after")
-    def _require_one_ratio(self) -> Self:
-        if (self.log_ratio is None) == (self.log_steps is None):
-            raise ValueError("write either log_ratio or log_steps")
-        return self
 
 
 def _span(value: tuple[float, float]) -> tuple[float, float]:

@@ -76,9 +76,6 @@ def test_a_factor_of_steps_after_the_warm_up_carries_to_the_end(tmp_path):
     ]  # fmt: skip
     truth = 1.7 + 20.0 * ((40 + 360 / 1.6) * 4 * 512 + 2e3) ** -0.25
     assert ends == pytest.approx([truth] * 2, rel=0.01)
-    for wrong in ({"log_ratio": 0.1}, {"log_steps": None}):
-        with pytest.raises(paceline.InputError, match="either log_ratio or log_steps"):
-            scenario({"name": "ssgd"}, objective=objective | {"own": [own | wrong]})
 
 
 def test_nothing_is_overwritten_unasked(tmp_path, capsys):

@@ -316,20 +316,6 @@ def logged(folder, **curve):
     return {"curve": curve, "tokens": 512, "noise_scale": [1e3, 4e3]}
 
 
-def test_sgd_keeps_its_rate_beside_the_baseline_s_and_adamw_is_tuned(tmp_path):
-    """At one rate, gradients of four asynchronous workers go four times as far as their mean."""
-
-    def last(steps, momentum=0.0, **curve):
-        case = {"name": "asgd", "momentum": momentum, "lr": 0.1}
-        world = scenario(case, steps=steps, **logged(tmp_path, **curve))
-        return simulate(world, seeds=1).algorithms[0]["loss"]["last"]
-
-    assert last(200, lr=0.1) == pytest.approx(last(800), rel=0.01)
-    assert last(200, lr=0.4) == pytest.approx(last(200), rel=0.01)
-    adamw = {"kind": "adamw", "beta2": 0.99}
-    assert last(200, adamw, lr=0.1) == last(200, adamw)
-
-
 @looped("warmup", [0, 100])
 def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp_path):
     """By each draw, the loss after its own steps is the one that was to be reached."""
@@ -391,7 +377,7 @@ def test_an_own_run_of_as_many_selected_clients_is_at_the_same_place():
 
 def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(tmp_path):
     """What it missed of local steps cancels, as far as both rest on it."""
-    table = {"algorithm": "local-sgd", "workers": 4, "tau": 30, "log_ratio": 0.05, "sd": 0.01}
+    table = {"algorithm": "local-sgd", "workers": 4, "tau": 30, "log_steps": 0.5, "sd": 0.1}
     cases = {"name": "local-sgd", "tau": 30}, {"name": "asgd"}
     world = scenario(*cases, own=[table], **logged(tmp_path))
     measured, beside = (
@@ -400,8 +386,7 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
     assert (measured.basis, beside.basis) == ("measured", "mechanism")
     source = evidence.drawn("run 0 of local-sgd")
     shares = [float(errors.errors @ source / (source @ source)) for errors in (measured, beside)]
-    assert shares[0] == pytest.approx(-0.01, rel=0.01)
-    assert -0.015 < shares[1] < -0.002  # the rest is by published runs
+    assert 1.5 * shares[0] < shares[1] < 0.2 * shares[0] < 0  # the rest is by published runs
     apart = np.std(measured.errors - beside.errors)
     assert apart < math.hypot(np.std(measured.errors), np.std(beside.errors))
 
@@ -587,7 +572,7 @@ def _table(file):
 
 
 def test_an_own_run_counts_more_than_published_ones():
-    runs = [{"algorithm": "diloco", "workers": 4, "tau": 30, "log_ratio": 0.04, "sd": 0.002}]
+    runs = [{"algorithm": "diloco", "workers": 4, "tau": 30, "log_steps": 0.4, "sd": 0.02}]
     rows = [
         penalties(scenario({"name": "diloco", "tau": 30}, **table))[0]
         for table in ({}, {"own": runs}, {"own": runs, "penalty": ["published"]})

@@ -53,7 +53,6 @@ class Given:
     parameters: float | None = None
     noise_scale: Sequence[float] = ()
     warmup: float | None = None
-    lr: float | None = None
     columns: Sequence[str] = ()
 
 
@@ -132,7 +131,6 @@ def _curve(
     curve_table: dict[str, Any] = {"file": f"{stem}.csv", "workers": first.workers}
     numbers = {"tokens": tokens, "parameters": size or None, "warmup": given.warmup}
     curve_table |= {key: _whole(value) for key, value in numbers.items() if value is not None}
-    curve_table |= {"lr": given.lr} if given.lr is not None else {}
     # a scenario's steps may have other numbers of tokens
     table: dict[str, Any] = {"kind": "learning-curve", "tokens": tokens, "curve": curve_table}
     critical, noise_tokens, notes = _critical(fitted, first, others, given, tokens)

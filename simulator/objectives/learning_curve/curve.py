@@ -56,8 +56,8 @@ class Curve:
     `batch`: tokens per step of all workers. `fitted`: tokens of the first and the last fitted
     point. `draws`: joint draws of (floor, scale, exponent, shift). `basis`: a phrase on the
     curve's origin. `warmup`: steps over which the learning rate rose; later, batches and programs
-    differ by a factor of steps. `lr`: the log's SGD rate; None: rates are tuned. `held`: draws
-    without the last tenth of the log. `notes`: parts of the log that do not follow the law.
+    differ by a factor of steps. `held`: draws without the last tenth of the log. `notes`: parts of
+    the log that do not follow the law.
     """
 
     floor: float
@@ -69,7 +69,6 @@ class Curve:
     draws: np.ndarray
     basis: str = ""
     warmup: float = 0.0
-    lr: float | None = None
     held: np.ndarray = field(default_factory=lambda: np.empty((0, 4)))
     notes: tuple[str, ...] = ()
 
@@ -166,7 +165,7 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     notes += curve.notes
-    return replace(curve, basis=f"fitted to {path}", lr=table.get("lr"), notes=notes)
+    return replace(curve, basis=f"fitted to {path}", notes=notes)
 
 
 def points(

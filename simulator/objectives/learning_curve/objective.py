@@ -17,7 +17,6 @@ import numpy as np
 from ...inputs import untrusted
 from ...programs.effects import Vector
 from ...programs.pieces.schedule import FixedPeriod
-from ...programs.pieces.transform import AdamW
 from ...results import intervals
 from ...scenario.scenario import Algorithm, Scenario, World
 from ...scenario.tables import CurveOfFile, LearningCurve
@@ -286,23 +285,9 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
     noise = min(noise, LOUDEST * (law.floor + float(excess(end))))
-    rate = _speed(law, algorithm)
-    speed = 1.0 if rate is None else rate * gains.signal
-    limits = Limits(min(SETTLED * gains.limit / speed, FASTEST), min(1.0, gains.limit / SHARPEST))
+    limits = Limits(min(SETTLED * gains.limit, FASTEST), min(1.0, gains.limit / SHARPEST))
     spectrum = shape(excess, law.floor, noise, copies=_copies(algorithm), limits=limits)
-    return Goal(expected, spectrum, gains.averaged, speed / gains.signal)
-
-
-def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
-    """Return the algorithm's SGD rate without momentum over the baseline's.
-
-    Return None if the rate is tuned.
-    """
-    keys = algorithm.parameters
-    local: Any = keys.get("inner", keys.get("momentum"))
-    if baseline_curve.lr is None or "lr" not in keys or isinstance(local, AdamW):
-        return None
-    return highest(keys["lr"]) / baseline_curve.lr * (1 - getattr(local, "mu", 0.0))
+    return Goal(expected, spectrum, gains.averaged, 1 / gains.signal)
 
 
 def highest(rate: Callable[[float], float]) -> float:
@@ -437,8 +422,7 @@ def _cost(world: World, expected: Expected) -> Penalty | None:
     own = _users_runs(world.scenario, expected)
     shared = {own_run.program for own_run in own}
     shared &= {algorithm.name} if algorithm.name not in evidence.ALIKE else shared
-    public = "published" in spec.penalty and _speed(expected.curve, algorithm) is None
-    if period > 1 and not public and not shared:
+    if period > 1 and "published" not in spec.penalty and not shared:
         return None
     return evidence.penalty(
         algorithm.name,
@@ -471,12 +455,10 @@ def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]
     spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
     for n, run in enumerate(spec.own if "measured" in spec.penalty else ()):
-        cost = run.log_ratio or 0.0, run.sd
-        if run.log_steps is not None:
-            critical = batch.given(spec.noise_scale).value if spec.noise_scale else None
-            grown = expected.gain(run.workers) / expected.gain(run.workers, critical)
-            at = expected.steps, expected.progress(run.workers)
-            cost = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)
+        critical = batch.given(spec.noise_scale).value if spec.noise_scale else None
+        grown = expected.gain(run.workers) / expected.gain(run.workers, critical)
+        at = expected.steps, expected.progress(run.workers)
+        cost = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)
         place = run.workers, run.tau, run.parameters or scenario.model.parameters
         source = f"run {n} of {run.algorithm}"
         runs.append(evidence.OwnRun(run.algorithm, *place, *cost, source))
@@ -508,17 +490,14 @@ def _mechanism(world: World, apart: float, expected: Expected) -> Penalty:
     result = Penalty(0.0, sd, "mechanism", sentence, errors)
     if not local:
         return result
-    tuned = _speed(expected.curve, algorithm) is None  # as in published runs
-    like = "diloco" if tuned else "local-sgd"
     # Next to the published law, a run with outer momentum counts less for other programs.
     own = [
-        replace(run, program="" if tuned and run.program in evidence.ALIKE else like)
+        replace(run, program="" if run.program in evidence.ALIKE else "diloco")
         for run in _users_runs(scenario, expected)
     ]
     replicas, gain = _replicas(world, expected, own), expected.worth_of_workers
-    penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own, gain=gain)
-    if penalty is None:
-        return result
+    penalty = evidence.penalty("diloco", replicas, apart, size(scenario), own=own, gain=gain)
+    assert penalty is not None
     added, source = max(penalty.log_ratio, 0.0), "your own" if own else "published"
     sentence += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as in {source} runs"
     sd, errors = math.hypot(sd, penalty.sd), errors + penalty.errors
