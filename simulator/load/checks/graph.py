@@ -24,17 +24,12 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _links(graph: NetworkGraph) -> Iterator[Problem]:
-    idle = graph.idle()
-    for index, link in enumerate(graph.network.link):
-        where: KeyPath = ("network", "link", index)
-        if index in idle:
-            strange = [name for name in link.between if name not in graph.homes]
-            places, near = " or ".join(strange) or link.between[0], (strange or link.between)[0]
-            yield from broken(
-                (True, (*where, "between"), "carries-nothing"),
-                places=places,
-                near=nearest(near, graph.homes, "places"),
-            )
+    for index in graph.idle():
+        link = graph.network.link[index]
+        strange = [name for name in link.between if name not in graph.homes] or [link.between[0]]
+        near = nearest(strange[0], graph.homes, "places")
+        path: KeyPath = ("network", "link", index, "between")
+        yield from broken((True, path, "carries-nothing"), places=" or ".join(strange), near=near)
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:
