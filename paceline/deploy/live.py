@@ -34,34 +34,13 @@ def keep_freed_memory() -> None:
         libc.mallopt(MMAP_MAX, 0)
 
 
-class Silence:
-    """A hook that keeps DistributedDataParallel from averaging when it calls a model.
-
-    It works like `no_sync`: the wrapper reads that setting only after this hook.
-    """
-
-    def __init__(self) -> None:
-        self.wrappers: set[Wrapper] = set()
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        """Give copies of the model their own hooks."""
-        return Silence, ()
-
-    def __call__(self, *_: Any) -> None:
-        """Silence the wrapper whose forward pass calls this hook."""
-        wrapper = Wrapper._active_ddp_module
-        if wrapper is not None and wrapper.require_backward_grad_sync:
-            wrapper.require_backward_grad_sync = False
-            self.wrappers.add(wrapper)
-
-
 class LiveParameters(Flat):
     """The parameters that an optimizer trains, without repeats, in the model's order.
 
     `at`: the vector behind their views. It is either the program's vector, which nothing may
     change, or `vector`, which the optimizer changes in place (None once it belongs to the program).
-    `others`: the model's untrained parameters, such as frozen ones. `own_gradient`: a reference to
-    the last step's gradient. `island`: the processes that share one model; if empty, none do.
+    `others`: the model's untrained parameters, such as frozen ones. `island`: the processes that
+    share one model; if empty, none do.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any, island: frozenset[int]) -> None:
@@ -79,19 +58,14 @@ class LiveParameters(Flat):
             if parameter.numel()
         ]
         self._registered = False  # whether a module has a new part since the last check
-        self.own_gradient: Callable[[], Tensor | None] = lambda: None
         if self.start.device.type == "cpu":
             keep_freed_memory()
         self.vector: Tensor | None = None
         self.taken: Callable[[], Tensor | None] = lambda: None  # the source of the copy `vector`
-        inside = [module.module for module in model.modules() if isinstance(module, Wrapper)]
-        self._silence = Silence()
         self._hooks: list[Any] = [
-            part.register_forward_pre_hook(self._silence)
-            for part in (() if island else (model, *inside))
+            register_module_parameter_registration_hook(self._note),
+            register_module_module_registration_hook(self._note),
         ]
-        self._hooks.append(register_module_parameter_registration_hook(self._note))
-        self._hooks.append(register_module_module_registration_hook(self._note))
 
     def _note(self, *_: Any) -> None:
         self._registered = True
@@ -138,8 +112,6 @@ class LiveParameters(Flat):
         """Detach from the model."""
         for hook in self._hooks:
             hook.remove()
-        for wrapper in self._silence.wrappers:
-            wrapper.require_backward_grad_sync = True
 
     def begin(self) -> None:
         """Move the parameters to the start."""
@@ -195,9 +167,7 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return a copy of the gradients as one vector."""
-        gradient = flatten(self.gradients())
-        self.own_gradient = ref(gradient)
-        return gradient
+        return flatten(self.gradients())
 
     def write(self, gradient: Tensor) -> None:
         """Make the parameters' gradients views of a vector."""
@@ -332,10 +302,14 @@ def _demand_island(model: nn.Module, island: frozenset[int]) -> None:
             "model: its parameters are sharded (FSDP, DTensor); give deploy(..., mesh=mesh), whose "
             "first dimension is the islands that each hold a whole model"
         )
+    wrappers = [module for module in modules if isinstance(module, Wrapper)]
+    if wrappers and not island:
+        raise InputError(
+            "model: DistributedDataParallel averages every gradient; give and call its .module, "
+            "or give deploy(..., mesh=mesh) for islands"
+        )
     spans = [set(one.device_mesh.mesh.flatten().tolist()) for one in shards] + [
-        set(dist.get_process_group_ranks(module.process_group))
-        for module in modules
-        if isinstance(module, Wrapper) and island
+        set(dist.get_process_group_ranks(module.process_group)) for module in wrappers
     ]
     if any(not span <= island for span in spans):
         raise InputError(

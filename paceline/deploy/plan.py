@@ -58,7 +58,7 @@ class Plan:
     @property
     def settings(self) -> dict[str, Any]:
         """Return the settings that may change, as written in a scenario."""
-        return settings(self.parameters, self.table)
+        return settings(self.parameters)
 
     @property
     def local(self) -> str | None:

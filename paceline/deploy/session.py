@@ -27,11 +27,9 @@ from .local_steps import (
     UserRate,
     UserSteps,
     demand_plain,
-    parts,
     plain_sgd,
-    scaler_of,
 )
-from .steering.telemetry import StepRecord, codec_kind
+from .steering.telemetry import StepRecord
 from .transport import Transport, place
 
 RECORDS = 4096  # steps with stored telemetry
@@ -60,7 +58,14 @@ class Session:
         self.place, self._own_step = place(options.mesh), optimizer.step
         self._live = live = live_parameters(model, optimizer, self.place.members)
         self._rate = UserRate(optimizer)
-        self._take(self._read(plan, options.parameters))
+        self.plan = self._read(plan, options.parameters)
+        self._parameters, self._decay = dict(self.plan.parameters), 0.0
+        self._local = self._replace_local()
+        self._settings, self._period = self.plan.settings, None
+        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
+            self._parameters["tau"] = self._period = Period(tau)
+        # settings at the program's start
+        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
         self._steering: Any = None
         self._watcher: ThreadPoolExecutor | None = None
@@ -70,17 +75,6 @@ class Session:
         self._transport.broadcast([live.start, *live.others, *model.buffers()])
         live.begin()
 
-    def _take(self, plan: plans.Plan) -> None:
-        """Set the plan, with the user's optimizer in its program."""
-        self.plan = plan
-        self._parameters, self._decay = dict(plan.parameters), 0.0
-        self._local = self._replace_local()
-        self._settings, self._period = plan.settings, None
-        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
-            self._parameters["tau"] = self._period = Period(tau)
-        # settings at the program's start
-        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
-
     def _replace_local(self) -> UserSteps | None:
         """Replace the program's optimizer by the user's; return this as a transform."""
         plan, parameters, optimizer = self.plan, self._parameters, self._optimizer
@@ -89,8 +83,7 @@ class Session:
             parameters["lr"] = self._rate
         local = None
         if plan.local is not None:
-            coded = parameters.get("codec", Raw()) != Raw()
-            local = UserSteps(self._live, optimizer, self._own_step, keeps=plan.keeps, coded=coded)
+            local = UserSteps(self._live, optimizer, self._own_step, keeps=plan.keeps)
             parameters[plan.local] = local
         if not plan.sgd:
             return local
@@ -160,31 +153,23 @@ class Session:
             self._begun = True
             self._go_on()
 
-    def step(self, loss: Any = None, scaler: Any = None) -> None:
+    def step(self, loss: Any = None) -> None:
         """Take one step of the program, from the parameters' gradients.
 
         It replaces `optimizer.step()`. `loss`: this step's loss, for programs that use it, and for
-        telemetry; `scaler`: the torch.amp.GradScaler that scaled it; the loop still calls its
-        `update`.
+        telemetry.
         """
         if self._closed:
             raise ProgramError("the session is closed: deploy again to continue")
         with self._telling():
-            self._step(loss, scaler if scaler is not None and scaler.is_enabled() else None)
+            self._step(loss)
             for report in self._steering.after(self) if self._steering else ():
                 logging.getLogger("paceline").warning(report)
 
-    def _step(self, loss: Any, scaler: Any) -> None:
+    def _step(self, loss: Any) -> None:
         node = self._node
         self._live.check(may_freeze=self._local is not None)
-        if self._local is not None:
-            self._local.scaler = scaler
-        elif scaler is not None or any(map(scaler_of, parts(self._optimizer))):
-            raise InputError(
-                f"scaler: {self.plan.program.name} reads the gradients itself, so a "
-                "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
-            )
-        else:
+        if self._local is None:
             self._optimizer._opt_called = True  # it never steps, so schedules would warn
         if all(parameter.grad is None for parameter in self._live.parameters):
             raise ProgramError("no parameter has a gradient: call loss.backward() before the step")
@@ -269,18 +254,16 @@ class Session:
         """Change some of the `settings`, written as in a scenario.
 
         tau applies to the local phase under way, which ends with the next step if it is already
-        that long; for cycles of fragments it applies from the next cycle on. Period, delay, overlap
-        and a codec's level apply from the next mean on, after everything under way has arrived,
-        because the program then restarts from its state. Every process must call this between the
-        same two steps, with the same values.
+        that long; for cycles of fragments it applies from the next cycle on. Period, delay and
+        overlap apply from the next mean on, after everything under way has arrived, because the
+        program then restarts from its state. Every process must call this between the same two
+        steps, with the same values.
         """
         name, now = self.plan.program.name, self.settings
         for key in settings:
             if key not in now:
                 raise InputError(f"{key}: {name} has no {key} that can change")
         plan = self._read(self.plan.table | now | settings)
-        if codec_kind(plan.settings) != codec_kind(now):
-            raise InputError("codec: only its level may change")
         self._settings = now | settings
         if self._period is not None and "tau" in settings:
             self._period.now = settings["tau"]
@@ -352,41 +335,29 @@ class Session:
             "plan": dict(self.plan.table),
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any], settings: str | None = None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that equally many processes saved; all must call this.
 
-        `settings`: "state" or "plan", whose settings apply if the state was saved under another
-        plan than this session's. Raises InputError.
+        It must have been saved under this session's plan. Raises InputError.
         """
         try:
-            self._load(state, settings)
+            self._load(state)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(
                 f"state: differs from what session.state_dict() returned ({type(error).__name__}: "
                 f"{error}); load another checkpoint into a new session"
             ) from error
 
-    def _load(self, state: Mapping[str, Any], choice: str | None) -> None:
-        if choice not in (None, "state", "plan"):
-            raise InputError(f"settings = {choice!r}: unknown; write state or plan")
+    def _load(self, state: Mapping[str, Any]) -> None:
         self._demand_kin(state)
         theirs = self._read(state["plan"])
-        mine, differing = self.plan, theirs.differing(self.plan)
-        fixed = [key for key in differing if key not in self._settings]
-        if codec_kind(theirs.settings) != codec_kind(self._settings):
-            fixed.append("codec")
-        if differing and (choice is None or (fixed and choice == "plan")):
+        if differing := theirs.differing(self.plan):
             both = (", ".join(f"{key} = {plan.table.get(key, 'default')}" for key in differing)
-                    for plan in (theirs, mine))  # fmt: skip
+                    for plan in (theirs, self.plan))  # fmt: skip
             raise InputError(
-                "state: saved under {}, and the plan has {}; choose by load_state_dict(state, "
-                'settings="state") or settings="plan"'.format(*both)
-                + (f" ({fixed[0]} cannot change during a run)" if fixed else "")
+                'state: saved under {}, and the plan has {}; deploy state["plan"], load the state, '
+                "and then use session.change".format(*both)
             )
-        if differing and choice == "state":
-            self._take(theirs)
-        if choice == "plan":
-            state = {**state, "settings": mine.settings, "period": None}
         self._settings |= state["settings"]
         plan = self._read(self.plan.table | self._settings)
         self._parameters |= {key: plan.parameters[key] for key in self._fresh}
@@ -474,7 +445,7 @@ def deploy(  # noqa: PLR0913
     model: nn.Module,
     optimizer: Any,
     plan: plans.Source,
-    adapt: bool | str = False,
+    adapt: bool = False,
     *,
     mesh: Any = None,
     seed: int = 1,
@@ -485,22 +456,20 @@ def deploy(  # noqa: PLR0913
 
     Every process calls this with its model and optimizer, and starts from rank 0's model. `plan`: a
     run folder (its pick), an [[algorithm]] table, or a program's name with `parameters`. `adapt`:
-    whether a controller changes period, delay or codec level when another is now better. It may
-    also name the policy: "model" (like True), or "fixed", which only reports. It needs a run
-    folder, with whose prediction it compares the run. `mesh`: a DeviceMesh whose first dimension is
-    the workers, and on whose others FSDP2 or DistributedDataParallel splits up each worker's work.
-    `seed`: for random numbers of codecs and graphs. `timeout`: seconds after which a silent process
-    counts as failed. Raises InputError.
+    whether a controller changes period or delay when another is now better. It needs a run folder,
+    from whose scenario it predicts the rest of the run. `mesh`: a DeviceMesh whose first dimension
+    is the workers, and on whose others FSDP2 or DistributedDataParallel splits up each worker's
+    work. `seed`: for random numbers of codecs and graphs. `timeout`: seconds after which a silent
+    process counts as failed. Raises InputError.
     """
     folder = Path(plan) if isinstance(plan, str | Path) else None
     if adapt and (folder is None or not folder.is_dir()):
-        raise InputError("adapt: needs a prediction to compare with; name the run folder of a pick")
+        raise InputError("adapt: needs a scenario to predict from; name the run folder of a pick")
     if adapt and mesh is not None:
         raise InputError("adapt: a controller sees single processes, not islands; leave out adapt")
     session = Session(model, optimizer, plan, Options(parameters, seed, timeout, mesh))
     if adapt and folder:
         from .steering.attach import controller
 
-        policy, workers = "model" if adapt is True else adapt, session.place.workers
-        session.steer(partial(controller, folder, policy, workers, parameters))
+        session.steer(partial(controller, folder, session.place.workers, parameters))
     return session

@@ -24,12 +24,16 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
+from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, human, number
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import LearningCurve
 
 from .steering.inputs import FEW, MEMORY, Drift
 
 WINDOW, MOST_WINDOWS = 20, 10  # fewest steps of a window; most, for logs that show no round's end
 PAUSE, LONG = 3.0, 20.0  # median steps from which a gap, and a step, are not training
+ROOM = 1.1  # factor by which a loss may differ from those of all seeds, or from the law
 RECENT = 8  # windows whose median predicts the rest
 STAND_INS = ("none", "bound", "quadratic")  # objectives whose losses are not the user's
 Amount = tuple[float, float, float]
@@ -87,6 +91,7 @@ class Watcher:
         self._rows: list[tuple[float, float, int, Any]] = []  # gap, seconds, steps, loss
         self._pending: tuple[int, list[Any]] | None = None  # the last window's losses
         self._windows = deque[tuple[float, ...]](maxlen=2 * MEMORY)
+        self._rounds = deque[tuple[int, float]](maxlen=2 * MEMORY * WINDOW)  # first step, seconds
         self._pace, self._loss, self._finite = Drift(), Drift(), True
         self._firsts = deque[int](maxlen=MEMORY)  # first steps of the windows of `_loss`
 
@@ -150,6 +155,11 @@ class Watcher:
             for gap, seconds, steps, _ in rows
         ]
         period, covered = self.prediction.period, self.taken + 1 - first
+        size = period if len(rows) == covered else 1
+        starts = first + np.cumsum([0, *(steps for _, _, steps, _ in rows)])
+        self._rounds.extend(
+            (int(starts[at]), _mean(times[at : at + size])) for at in range(0, len(times), size)
+        )
         between = means = math.nan
         if period > 1 and len(rows) == covered and covered % period == 0:
             # a mean belongs to the step that ends its round, or to the next one
@@ -163,16 +173,30 @@ class Watcher:
             seconds = _mean(times)
         self._windows.append((first, seconds, between, means))
         if count := self._pace.add(seconds, *self.prediction.step_time[1:]):
-            self._report(self._on_pace("pace", count))
+            self._report(self._on_pace("pace", count, self._changed(count)))
 
-    def _on_pace(self, code: str, count: int) -> Report:
-        """Return the report on the pace of the last `count` windows."""
+    def _changed(self, count: int) -> int:
+        """Return the step at which the pace of the last `count` windows began.
+
+        It splits the rounds, from the window before on, into two parts of least squares.
+        """
+        since = self._windows[-min(count + 1, len(self._windows))][0]
+        steps, times = np.array([one for one in self._rounds if one[0] >= since]).T
+        before = np.arange(1, len(times))
+        sums = np.cumsum(np.minimum(times, PAUSE * np.median(times)))
+        after = len(times) - before
+        apart = sums[:-1] / before - (sums[-1] - sums[:-1]) / after
+        return int(steps[1 + int(np.argmax(apart**2 * before * after))])
+
+    def _on_pace(self, code: str, count: int, since: int = 0) -> Report:
+        """Return the report on the pace of the last `count` windows; `since`: its first step."""
         (expected, low, high), period = self.prediction.step_time, self.prediction.period
         recent, before = np.array(self._windows)[-count:], np.array(self._windows)[:-count]
-        since, (_, now, *parts) = int(recent[0, 0]), np.median(recent, axis=0).tolist()
+        since, (_, now, *parts) = since or int(recent[0, 0]), np.median(recent, axis=0).tolist()
+        predicted = dict.fromkeys((human(low), human(high)))
         sentence = (
             f"Since step {since}, a step takes {human(now)}: {now / expected:.3g} times the "
-            f"prediction, which is {human(low)} to {human(high)}."
+            f"prediction, which is {' to '.join(predicted)}."
         )
         compute = self.prediction.compute or math.nan
         usual, basis = [compute, (expected - compute) * period + compute], "predicted"
@@ -293,6 +317,38 @@ def _words(amount: Amount, show: Callable[[float], str]) -> str:
     return f"{show(amount[0])} ({USUAL}: {show(amount[1])} to {show(amount[2])})"
 
 
+def _loss_interval(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
+) -> Callable[[int], tuple[float, float]]:
+    """Return the interval in which a measured loss is expected, by number of steps.
+
+    It is the law's interval at that step; without a law, it lies between the neighbouring
+    evaluations. It is at least `ROOM` wide, and contains the losses of all runs.
+    """
+    from paceline.simulator.studies.learning import expected
+
+    curves = [(np.array(run.curve["step"]), np.array(run.curve["loss"])) for run in runs]
+    if not isinstance(scenario.objective, LearningCurve):
+
+        def between(step: int) -> tuple[float, float]:
+            near: list[float] = []
+            for steps, losses in curves:
+                ends = np.searchsorted(steps, step, "right") - 1, np.searchsorted(steps, step)
+                near += losses[np.clip(ends, 0, len(steps) - 1)].tolist()
+            return min(near) / ROOM, max(near) * ROOM
+
+        return between
+    law = expected(scenario, algorithm, runs)
+    ratios = [(steps, np.log(losses / law.parallel(steps))) for steps, losses in curves]
+
+    def by_law(step: int) -> tuple[float, float]:
+        low, high = np.quantile(law.factors(step), TAILS)
+        loss = law.parallel(step) * np.exp([np.interp(step, *ratio) for ratio in ratios])
+        return float(min(loss) * min(low, 1 / ROOM)), float(max(loss) * max(high, ROOM))
+
+    return by_law
+
+
 def watch(
     plan: Path | str, *, label: str | None = None, start: int = 0, logs: bool | None = None
 ) -> Watcher:
@@ -302,12 +358,11 @@ def watch(
     `start`: the steps before the first one here. `logs`: whether to log reports as warnings;
     default: in the process whose environment has RANK = 0 or no RANK. Raises InputError.
     """
-    from .steering.attach import loss_interval, predicted
+    from .steering.attach import predicted
 
     if not Path(plan).is_dir():
         raise InputError(f"{plan}: not a run folder; give one of paceline simulate or tune")
-    forecast = predicted(Path(plan), {"label": label} if label else {})
-    scenario, algorithm, runs, row = forecast
+    scenario, algorithm, runs, row = predicted(Path(plan), {"label": label} if label else {})
     target, totals = scenario.run.target_loss, list[float]()
     for run in runs:
         end = math.inf if target is None else crossing(run, target)
@@ -318,13 +373,15 @@ def watch(
     tau = getattr(tau, "value", tau)
     losses: list[tuple[float, float, float]] = []
     if scenario.objective.kind not in STAND_INS:
-        interval, last = loss_interval(scenario, algorithm, runs), max(run.steps for run in runs)
+        interval, last = _loss_interval(scenario, algorithm, runs), max(run.steps for run in runs)
         losses = [(step, *interval(step)) for step in np.geomspace(1, last, 200).round().tolist()]
     workers, duration = (row.get("workers") or {}).get("compute"), row["duration"]
+    paces = [run.duration / run.steps for run in runs]
+    ends = (row.get("interval90") or {}).get("seconds_per_step") or (min(paces), max(paces))
     overlaps = catalogue()[algorithm.name].family != "blocking"
     prediction = Prediction(
         label=algorithm.label,
-        step_time=(fmean(run.duration / run.steps for run in runs), *forecast.step_time),
+        step_time=(fmean(paces), float(ends[0]), float(ends[1])),
         steps=(fmean(totals), low, high),
         period=tau if isinstance(tau, int) and tau > 0 else 1,
         losses=losses,

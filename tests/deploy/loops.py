@@ -126,37 +126,6 @@ def as_torchft(rank, plan):
         return parameters_to_vector(model.parameters()).detach()
 
 
-def scaled(rank):
-    """Train with a GradScaler, while the second rank's fourth step overflows, by each way."""
-    results = {}
-    for name in ("parallel", "ssgd", "local-sgd"):
-        torch.manual_seed(1)
-        net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
-        optimizer = AdamW(net.parameters(), **ADAM)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
-        model = DistributedDataParallel(net) if name == "parallel" else net
-        plan = {"name": name, **({"tau": 3} if name == "local-sgd" else {})}
-        session = None if name == "parallel" else paceline.deploy(net, optimizer, plan)
-        seen = []
-        for k in range(9):
-            draw = torch.Generator().manual_seed(10 * k + rank)
-            optimizer.zero_grad()
-            loss = model(torch.randn(4, 6, generator=draw)).square().mean()
-            scaler.scale(loss * (float("inf") if (rank, k) == (1, 3) else 1.0)).backward()
-            before = parameters_to_vector(net.parameters()).detach().clone()
-            if session:
-                session.step(loss, scaler=scaler)
-            else:
-                scaler.step(optimizer)
-            scaler.update()
-            now = parameters_to_vector(net.parameters()).detach().clone()
-            seen.append((scaler.get_scale(), not torch.equal(now, before)))
-        if session:
-            session.close()
-        results[name] = now, seen
-    return results
-
-
 def refused(model, **options):
     """Return the refusal of a model."""
     try:
@@ -297,47 +266,12 @@ def averager(start, batches, tau):
     return loop.parameters
 
 
-def wrapped(start, batches):
-    """Return what a loop through DistributedDataParallel trains, which the session is given or not.
-
-    Last, what the wrapper makes of that after the session.
-    """
-    results = []
-    for given in (True, False):
-        loop = Loop(start, "plain", batches)
-        model = DistributedDataParallel(loop.net)
-        net = model if given else loop.net
-        with paceline.deploy(net, loop.optimizer, "local-sgd", tau=4) as session:
-            loop.take(session.step, range(len(batches)), model)
-        results.append(loop.parameters)
-    loop.take(lambda loss: loop.optimizer.step(), range(8), model)
-    return *results, loop.parameters
-
-
 def parallel(start, batches):
     """Torch's own synchronous SGD."""
     loop = Loop(start, "momentum", batches)
     model = DistributedDataParallel(loop.net)
     loop.take(lambda loss: loop.optimizer.step(), range(len(batches)), model)
     return loop.parameters
-
-
-def buckets(start, batches):
-    """Synchronous SGD in buckets through a wrapper whose gradients are views of its own buckets.
-
-    Last, what the wrapper makes of that after the session.
-    """
-    results = []
-    for fresh in (True, False):
-        loop = Loop(start, "momentum", batches)
-        loop.fresh = fresh
-        model = DistributedDataParallel(loop.net, gradient_as_bucket_view=True)
-        with paceline.deploy(model, loop.optimizer, table("ssgd-bucketed")) as session:
-            loop.take(session.step, range(len(batches)), model)
-        results.append(loop.parameters)
-        loop.take(lambda loss, own=loop.optimizer: own.step(), range(8), model)
-        results.append(loop.parameters)
-    return results
 
 
 def together(work, size, folder, *arguments):
@@ -394,8 +328,6 @@ def beyond(rank, lesson):
     return {
         "local-sgd": (attached_plain(start, batches), averager(start, batches, 4)),
         "ssgd": (attached("ssgd", start, batches), parallel(start, batches)),
-        "buckets": buckets(start, batches),
-        "wrapped": wrapped(start, batches),
     }
 
 

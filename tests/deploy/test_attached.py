@@ -105,25 +105,15 @@ def test_two_programs_are_torchs_to_the_last_bit(world):
 
 @pytest.mark.long
 def test_three_train_as_torchs_do(tmp_path):
-    """Also where DistributedDataParallel is in the loop: it averages only once the session ends."""
     draw = torch.Generator().manual_seed(1)
     start = parameters_to_vector(loops.network().parameters()).detach()
     inputs = torch.rand(3, 60, 8, 20, generator=draw, dtype=torch.float64)
     labels = torch.randint(10, (3, 60, 8), generator=draw)
     torch.save((start, inputs, labels), tmp_path / "lesson")
     actual = loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson")
-    wrapped = [item.pop("wrapped") for item in actual]
     for record in actual:
-        fresh, after, kept, then = record.pop("buckets")
-        assert torch.equal(fresh, kept)
-        for one, other in ((after, then), (fresh, record["ssgd"][1])):
-            assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
         for ours, theirs in record.values():
             assert torch.linalg.norm(ours - theirs) <= 1e-6 * torch.linalg.norm(theirs)
-    for record, (given, hidden, after) in zip(actual, wrapped, strict=True):
-        assert torch.equal(given, record["local-sgd"][0])
-        assert torch.equal(hidden, record["local-sgd"][0])
-        assert torch.equal(after, wrapped[0][-1])
 
 
 @pytest.mark.long
@@ -147,22 +137,6 @@ def test_a_steered_session_changes_its_period_on_all_ranks_at_once(tmp_path):
     assert means == others == [4, 8, 12, 16, 24, 32, 48, 80]
     assert (decided, undecided) == (4, 0)  # after 16, 32, 48 and 80 steps
     assert torch.equal(one, other)  # a mean ended the last phase
-
-
-@pytest.mark.long
-def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
-    """Where gradients are averaged, as DistributedDataParallel does; else on that rank alone."""
-    one, other = loops.together(loops.scaled, 2, tmp_path)
-    for outcome in (one, other):
-        (theirs, seen), (ours, ssgd) = outcome["parallel"], outcome["ssgd"]
-        assert torch.equal(ours, theirs)
-        assert ssgd == seen
-        assert [moved for _, moved in seen] == [k != 3 for k in range(9)]
-    (mean, first), (same, second) = one["local-sgd"], other["local-sgd"]
-    assert torch.equal(mean, same)  # the ninth step ends with a mean
-    assert all(moved for _, moved in first)
-    assert [moved for _, moved in second] == [k != 3 for k in range(9)]
-    assert first[-1][0] != second[-1][0]
 
 
 @pytest.mark.long

@@ -118,22 +118,6 @@ def test_fragments_keep_their_turns_whatever_changes(pairs, resume):
     np.testing.assert_array_equal(trained(plan, changes, resume=resume), streamed(changes, 8, 3))
 
 
-@looped("kind", ["top-k", "random-k"])
-@looped("resume", [None, 17])
-def test_what_a_codec_has_kept_back_is_sent_after_its_level_has_changed(kind, resume):
-    """At the last mean everything is sent, so that all steps count."""
-    codec = {"kind": kind, "ratio": 0.25}
-    plan = {"name": "local-sgd", "tau": 3, "codec": codec}
-    levels = {5: 0.5, 10: 0.1, 16: 0.3, 38: 1.0}
-    changes = {k: {"codec": codec | {"ratio": ratio}} for k, ratio in levels.items()}
-    whole = -LR * pushes().sum(axis=0)
-    changes[37] = {"tau": 1}
-    record = trained(plan, changes, resume=resume)
-    np.testing.assert_allclose(record, whole, rtol=1e-12)
-    del changes[38]
-    assert not np.allclose(trained(plan, changes, resume=resume), whole)
-
-
 @looped("name", PERIODIC[1:])
 def test_a_changed_session_goes_on_from_its_state(name):
     changes = {"tau": 2}

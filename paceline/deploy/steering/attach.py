@@ -1,29 +1,24 @@
 """Steer a session: exchange data between ranks, and make its controller."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read
-from paceline.simulator.results.intervals import TAILS
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import LearningCurve, NoObjective
-from paceline.simulator.studies.learning import expected
+from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.simulate import simulate
 
 from ..emit.emit import find
 from .inputs import Inputs
 from .outlook import Outlook, configured
-from .policies import Controller, Model, Watch
-from .telemetry import Settings, StepRecord, Telemetry, numbers, settings
+from .policies import Controller, Model
+from .telemetry import Settings, StepRecord, Telemetry, settings
 
 POWERS = [2**n for n in range(10)]  # powers of two to try around the pick's number
 AROUND = 4
@@ -31,28 +26,20 @@ SEEDS = 3  # seeds for the prediction of a pick of tune
 EVERY = 16  # fewest steps between two exchanges of the ranks
 PAUSE = 20  # times the median step: above, the loop did something else, such as an evaluation
 LONGER = 3  # ratio of the simulated curves' steps to the pick's
-BAND = 1.1  # factor by which a loss may differ from those of all seeds, or from the law
 
 
 def controller(
-    folder: Path | str,
-    policy: str = "model",
-    workers: int | None = None,
-    parameters: Mapping[str, Any] = {},
+    folder: Path | str, workers: int | None = None, parameters: Mapping[str, Any] = {}
 ) -> Controller:
     """Make the controller for the pick of a run folder of simulate or tune.
 
-    `policy`: "fixed" only reports the best settings, "model" changes to them. `workers`: the number
-    of the run, which must equal the prediction's. `parameters`: replace the pick's; `label` among
-    them names another algorithm. A pick of tune, or one with other parameters, is simulated again
-    for its prediction. Raises InputError if no setting can change, or if the scenario has no loss
-    to judge one.
+    `workers`: the number of the run, which must equal the prediction's. `parameters`: replace the
+    pick's; `label` among them names another algorithm. A pick of tune, or one with other
+    parameters, is simulated again for its prediction. Raises InputError if no setting can change,
+    or if the scenario has no loss to judge one.
     """
-    if policy not in ("fixed", "model"):
-        raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, model")
-    forecast = predicted(Path(folder), parameters)
-    scenario, algorithm, runs, _ = forecast
-    first = settings(algorithm.parameters, algorithm.written)
+    scenario, algorithm, runs, _ = predicted(Path(folder), parameters)
+    first = settings(algorithm.parameters)
     if not first:
         raise InputError(f"{folder}: adapt: {algorithm.label} has no setting to change")
     if isinstance(scenario.objective, NoObjective):
@@ -65,14 +52,9 @@ def controller(
             f"{folder}: adapt: it predicts {count} workers, but there are {workers} processes; "
             f"start {count}, or simulate with cluster.workers = {workers}"
         )
-    inputs = Inputs(scenario)
-
     steps = int(LONGER * max(run.steps for run in runs))
-    chosen = Model(inputs, Outlook(scenario, algorithm, candidates(algorithm, first), steps))
-    family = catalogue()[algorithm.name].family
-    losses = loss_interval(scenario, algorithm, runs)
-    watch = Watch(family, algorithm.parameters | first, forecast.step_time, losses, inputs)
-    return Controller(first, chosen, watch, steers=policy != "fixed")
+    outlook = Outlook(scenario, algorithm, candidates(algorithm, first), steps)
+    return Controller(first, Model(Inputs(scenario), outlook))
 
 
 class Forecast(NamedTuple):
@@ -82,14 +64,6 @@ class Forecast(NamedTuple):
     algorithm: Algorithm
     runs: Sequence[Run]
     row: Mapping[str, Any]
-
-    @property
-    def step_time(self) -> tuple[float, float]:
-        """Return the interval of the seconds per step: of one run, or of all seeds."""
-        seconds = [run.duration / run.steps for run in self.runs]
-        interval = (self.row.get("interval90") or {}).get("seconds_per_step")
-        low, high = interval or (min(seconds), max(seconds))
-        return float(low), float(high)
 
 
 def predicted(folder: Path, parameters: Mapping[str, Any] = {}) -> Forecast:
@@ -115,49 +89,17 @@ def predicted(folder: Path, parameters: Mapping[str, Any] = {}) -> Forecast:
     return Forecast(scenario, algorithm, runs, row)
 
 
-def loss_interval(
-    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
-) -> Callable[[int], tuple[float, float]]:
-    """Return the interval in which a measured loss is expected, by number of steps.
-
-    It is the law's interval at that step; without a law, it lies between the neighbouring
-    evaluations. It is at least `BAND` wide, and contains the losses of all runs.
-    """
-    curves = [(np.array(run.curve["step"]), np.array(run.curve["loss"])) for run in runs]
-    if not isinstance(scenario.objective, LearningCurve):
-
-        def between(step: int) -> tuple[float, float]:
-            near: list[float] = []
-            for steps, losses in curves:
-                ends = np.searchsorted(steps, step, "right") - 1, np.searchsorted(steps, step)
-                near += losses[np.clip(ends, 0, len(steps) - 1)].tolist()
-            return min(near) / BAND, max(near) * BAND
-
-        return between
-    law = expected(scenario, algorithm, runs)
-    ratios = [(steps, np.log(losses / law.parallel(steps))) for steps, losses in curves]
-
-    def by_law(step: int) -> tuple[float, float]:
-        low, high = np.quantile(law.factors(step), TAILS)
-        loss = law.parallel(step) * np.exp([np.interp(step, *ratio) for ratio in ratios])
-        return float(min(loss) * min(low, 1 / BAND)), float(max(loss) * max(high, BAND))
-
-    return by_law
-
-
 def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
     """Return the current settings, then near ones in which one number differs."""
-    values = numbers(settings)
     by_distance: dict[float, list[Settings]] = {0.0: [settings]}
-    for place, value in enumerate(values):
-        whole, base = isinstance(value, int), max(value, 1) if isinstance(value, int) else value
-        for n in POWERS if whole else [value * 2.0**n for n in range(-4, 3)]:
+    for key, value in sorted(settings.items()):
+        base = max(value, 1)
+        for n in POWERS:
             if base / AROUND**2 <= n <= base * AROUND and n != value:
-                near = numbers(settings, [*values[:place], n, *values[place + 1 :]])
-                with suppress(ValidationError):  # above the codec's limit
-                    keys = configured(algorithm, near).parameters
-                    if near.get("overlap", keys.get("overlap", 0)) < near.get("tau", np.inf):
-                        by_distance.setdefault(abs(np.log(n / base)), []).append(near)
+                near = settings | {key: n}
+                keys = configured(algorithm, near).parameters
+                if near.get("overlap", keys.get("overlap", 0)) < near.get("tau", np.inf):
+                    by_distance.setdefault(abs(np.log(n / base)), []).append(near)
     return [near for distance in sorted(by_distance) for near in by_distance[distance]]
 
 
@@ -189,7 +131,8 @@ class Steering:
                 news = [f"adapt: the controller failed and is now off: {error!r}"]
         self._records = []
         proposed = now if controller is None or self._failed else controller.settings
-        agreed = numbers(now, session.share(numbers(proposed))[0])
+        chosen = session.share([float(proposed[key]) for key in sorted(now)])[0]
+        agreed = dict(zip(sorted(now), map(int, chosen), strict=True))
         if changed := {key: value for key, value in agreed.items() if value != now[key]}:
             session.change(**changed)
         return news

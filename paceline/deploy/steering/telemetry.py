@@ -1,23 +1,14 @@
 """Define a round's record, and the settings that a controller may change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from paceline.simulator.programs.pieces.schedule import OwnPeriod
 
-LEVELS = {
-    "top-k": "ratio",
-    "random-k": "ratio",
-    "dgc": "ratio",
-    "qsgd": "bits",
-    "sparse-loco": "top",
-}
-"""The number of a codec that sets how much it sends, if it may change during a run."""
 STEPS = "tau", "overlap", "period", "delay"
-Settings = dict[str, Any]
-"""Steered parameters of the program by name (tau, delay, period, codec, ...), as a scenario
-writes them."""
+Settings = dict[str, int]
+"""Parameters of the program that may change during a run, by name."""
 
 
 def period(settings: Settings) -> int:
@@ -30,36 +21,13 @@ def written(settings: Settings) -> str:
     return ", ".join(f"{key} = {value}" for key, value in settings.items())
 
 
-def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
-    """Return the parameters that may change during a run, as `written`."""
+def settings(parameters: Mapping[str, Any]) -> Settings:
+    """Return the parameters that may change during a run."""
     steered: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}
-    tau, codec = parameters.get("tau"), parameters.get("codec")
+    tau = parameters.get("tau")
     if callable(tau) and not isinstance(tau, OwnPeriod):
         steered["tau"] = int(tau(1))
-    if level := LEVELS.get(getattr(codec, "kind", "")):
-        given = written["codec"]
-        table = {"kind": given} if isinstance(given, str) else given
-        steered["codec"] = {**table, level: getattr(codec, level)}
     return steered
-
-
-def codec_kind(settings: Settings) -> Settings:
-    """Return the part of a codec that stays when its level changes."""
-    codec = settings.get("codec") or {}
-    return {key: value for key, value in codec.items() if key != LEVELS[codec["kind"]]}
-
-
-def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
-    """Return the numbers that may change, or the settings with `new` numbers."""
-    codec = settings.get("codec")
-    keys = [key for key in sorted(settings) if key != "codec"]
-    level = codec and LEVELS[codec["kind"]]
-    if not new:
-        return [settings[key] for key in keys] + ([codec[level]] if codec else [])
-    changed: Settings = {key: int(value) for key, value in zip(keys, new, strict=False)}
-    if codec:
-        changed["codec"] = codec | {level: type(codec[level])(new[-1])}
-    return changed
 
 
 class StepRecord(NamedTuple):

@@ -1,4 +1,4 @@
-"""The policy `model` in virtual worlds, the watch, and ranks that agree."""
+"""The policy `model` in virtual worlds, and ranks that agree."""
 
 import math
 import threading
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import paceline
 from paceline.deploy.emit.emit import find
 from paceline.deploy.steering import inputs as inputs_module
 from paceline.deploy.steering.attach import EVERY, Steering, controller
 from paceline.deploy.steering.inputs import Inputs, Level
-from paceline.deploy.steering.policies import Controller, Decision, Watch
+from paceline.deploy.steering.policies import Controller, Decision
 from paceline.deploy.steering.telemetry import StepRecord, Telemetry
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
@@ -71,17 +72,6 @@ def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
         yield Telemetry(steps * (n + 1), steps, n * length, tuple(compute), average, 4e6, loss)
 
 
-def watch(step_time=(0.12, 0.14), loss=(0.9, 1.1)):
-    inputs = Inputs(scenario(None, None, 193.1))
-    one = Watch("blocking", {"tau": 8}, step_time, lambda step: loss, inputs)
-
-    def fed(record, best):
-        inputs.add(record)
-        return one(record, best)
-
-    return fed, inputs
-
-
 def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
     """All ranks wait while rank 0 decides, and the slowest worker's time is a quadrature."""
     seen, solve = [], inputs_module.expected_max
@@ -104,38 +94,6 @@ def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
             assert computing > max(level.mean for level in inputs.compute)
             assert slower - plain == pytest.approx(0.3 * computing)
     assert seen == [8, 16] * 2
-
-
-def test_a_watch_is_silent_while_all_is_as_predicted():
-    one, inputs = watch()
-    assert inputs.average == pytest.approx(0.25, rel=0.01)
-    assert not [news for record in rounds(50) for news in one(record, None)]
-
-
-@looped(
-    ("changed", "cause"),
-    [
-        ({"average": 1.0}, "the link"),
-        ({"compute": (0.2,) * 4}, "computing takes 2.00"),
-        ({"compute": (0.1, 0.1, 0.3, 0.1)}, "worker 2 straggles: its steps take 3.00"),
-    ],
-)
-def test_a_watch_says_once_which_input_changed(changed, cause):
-    one, _ = watch()
-    for record in rounds(20):
-        assert not one(record, None)
-    text = [news for record in rounds(40, **changed, start=20) for news in one(record, {"tau": 16})]
-    assert len(text) == 1
-    assert f": {cause}" in text[0].replace("2 times", "2.00 times").replace("3 times", "3.00 times")
-    assert text[0].endswith("now best: tau = 16")
-    assert "outside the predicted 120 ms to 140 ms" in text[0]
-
-
-def test_a_loss_outside_its_band_is_said_once():
-    one, _ = watch()
-    messages = [news for record in rounds(40, loss=1.5) for news in one(record, None)]
-    (news,) = messages
-    assert news == "the loss is 1.50, outside the predicted 0.900 to 1.10"
 
 
 @dataclass
@@ -249,19 +207,15 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     algorithms = [{"name": "local-sgd", "tau": 16}, {"name": "ssgd"}]
     made = scenario(None, None, 100.0, algorithms=algorithms, steps=400, target_loss=0.3)
     simulate(made, seeds=2, out=tmp_path / "run")
-    steers = controller(tmp_path / "run", "fixed")
+    steers = controller(tmp_path / "run")
     messages = [
         news
         for record in rounds(20, average=1.5, loss=math.nan, steps=16)
         for news in steers.observe(record)
     ]
-    assert len(messages) == 2
-    assert messages[0].startswith("now best: tau = ")
-    assert "the link" in messages[1]
-    assert messages[1].endswith(messages[0].split(",")[0])
-    assert steers.settings == {"tau": 16}
-    with pytest.raises(InputError, match="choose one of: fixed, model"):
-        controller(tmp_path / "run", "best")
+    (decision,) = steers.log
+    assert messages == [decision.sentence]
+    assert messages[0].startswith(f"tau = 16 becomes tau = {steers.settings['tau']}: the link")
     with pytest.raises(InputError, match=r"4 workers, but there are 2 .* cluster.workers = 2"):
         controller(tmp_path / "run", workers=2)
 
@@ -284,18 +238,18 @@ def on_a_law(folder):
 
 def test_a_label_has_its_own_settings_and_a_law_its_loss_at_every_step(tmp_path):
     for label, its in on_a_law(tmp_path / "run").items():
-        steers = controller(tmp_path / "run", "fixed", 4, {"label": label})
+        steers = controller(tmp_path / "run", 4, {"label": label})
         assert steers.settings == its
-        low, high = steers.watch.loss(100)
+        prediction = paceline.watch(tmp_path / "run", label=label).prediction
+        (step, low, high), *_ = (row for row in prediction.losses if row[0] > 100)
         pick = find(tmp_path / "run", label)
         law = expected(pick.scenario, pick.algorithm)
-        assert low < float(law.parallel(100) * law.ratio(100)) < high < 7.5
-        assert 10.37 / 1.3 < steers.watch.loss(0)[0] < 10.37
+        assert low < float(law.parallel(step) * law.ratio(step)) < high < 7.5
+        assert 10.37 / 1.3 < prediction.losses[0][1] < 10.37
     steers = controller(tmp_path / "run", parameters={"label": "b", "tau": 6})
     assert steers.settings == steers.policy.outlook.candidates[0] == {"tau": 6}
     steers.settings = {"tau": 5}
-    messages = [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
-    assert messages[0].endswith("unknown: tau = 5 was set, but not simulated")
+    assert not [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
 
 
 def test_without_a_loss_the_curves_say_where_the_run_is():
@@ -318,18 +272,15 @@ def test_a_period_that_the_user_has_set_is_left_to_the_user():
 
 def test_the_pick_of_tune_makes_a_controller(tmp_path):
     made = scenario(None, None, 100.0, steps=200, target_loss=0.3).table | {
-        "tune": {"local-sgd": {"tau": [2, 8], "codec": [{"kind": "top-k", "ratio": 0.1}]}}
+        "tune": {"local-sgd": {"tau": [2, 8]}}
     }
     tune(parse({key: value for key, value in made.items() if key != "algorithm"}),
          seeds=2, out=tmp_path / "tuned")  # fmt: skip
     steers = controller(tmp_path / "tuned", workers=4)
-    assert steers.settings["codec"] == {"kind": "top-k", "ratio": 0.1}
     tried = steers.policy.outlook.candidates
     assert tried[0] == steers.settings
-    ratios = {candidate["codec"]["ratio"] for candidate in tried}
-    assert ratios == {0.1 * 2.0**n for n in range(-4, 3)}
     assert {candidate["tau"] for candidate in tried} >= {1, 2, 4, 8}
-    low, high = steers.watch.step_time
+    low, high = paceline.watch(tmp_path / "tuned").prediction.step_time[1:]
     assert 0.1 < low < high
 
 
@@ -351,7 +302,7 @@ def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_pa
     steers = controller(tmp_path / "run")
     usual = steers.policy.inputs.average
     for record in rounds(8, average=usual, loss=math.nan, steps=16):
-        assert all(news.startswith("now best") for news in steers.observe(record))
+        steers.observe(record)
     before, decided = steers.settings, len(steers.log)  # the pick may not be the best
     for record in rounds(12, average=1.0, loss=math.nan, steps=16, start=8):
         steers.observe(record)
