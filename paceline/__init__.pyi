@@ -63,7 +63,6 @@ from paceline.simulator.theory import theory as theory
 from paceline.validate.comparison.compare import Comparison as Comparison
 from paceline.validate.comparison.compare import compare as compare
 from paceline.validate.logs.calibrate import calibrate as calibrate
-from paceline.validate.measurement.telemetry import Telemetry as Telemetry
 from paceline.validate.probe.probe import probe as probe
 from paceline.validate.torch_objective.data import Data as Data
 from paceline.validate.torch_objective.data import register_data as register_data

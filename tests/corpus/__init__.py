@@ -44,7 +44,6 @@ def cases() -> list[Case]:
 
 def world(folder: Path) -> Path:
     """Fill a folder with valid files that cases need; return it."""
-    import paceline
     from paceline.simulator.load.load import load
     from paceline.simulator.results.figures import style
     from paceline.simulator.studies.simulate import simulate
@@ -56,7 +55,6 @@ def world(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "my.toml").write_text(SCENARIO)
     (folder / "profile.toml").write_text(PROFILE)
-    (folder / "trace.json").write_text(json.dumps(kineto()))
     scenario = load(folder / "my.toml")
     with style.formats([]):
         simulate(scenario, out=folder / "predicted")
@@ -70,31 +68,7 @@ def world(folder: Path) -> Path:
         for figure in (*place.glob("*.png"), *place.glob("*.svg")):
             figure.unlink()
         change(place / "run.json", "parts", {})  # so that readers meet what a case changes
-    for rank in range(2):
-        with paceline.Telemetry(folder / "job", rank=rank, workers=2) as recorder:
-            for _ in range(8):
-                with recorder.step():
-                    pass
-                with recorder.collective(bytes=40):
-                    pass
     return folder
-
-
-def kineto() -> dict[str, Any]:
-    """Return a trace of torch.profiler, of one rank."""
-    spans = []
-    for number in range(12):
-        at = 1000.0 * number
-        about = {"In msg nelems": 1000, "dtype": "Float"}
-        spans += [
-            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at,
-             "dur": 990 + number % 3},
-            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": at, "dur": 500 + number % 5},
-            {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": at + 400,
-             "dur": 300 + number % 7, "args": about},
-        ]  # fmt: skip
-    about = {"rank": 0, "world_size": 2}
-    return {"distributedInfo": about, "deviceProperties": [{"name": "GPU"}], "traceEvents": spans}
 
 
 def prepare(case: Case, there: Path, folder: Path) -> None:

@@ -8,8 +8,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports.page.page import html
@@ -20,7 +18,6 @@ from paceline.simulator.studies.fit.targets import read as read_targets
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
-from paceline.validate.calibration import sources
 from paceline.validate.calibration.profile import read as read_profile
 from paceline.validate.comparison.compare import compare
 from paceline.validate.training import events
@@ -60,26 +57,6 @@ def profile(data: bytes, folder: Path) -> None:
     except InputError:
         read_profile(file)
     few(folder / "my.toml")
-
-
-def trace(data: bytes, folder: Path) -> None:
-    """A trace of torch.profiler, plain or packed."""
-    file = folder / ("trace.json.gz" if data[:2] == b"\x1f\x8b" else "trace.json")
-    file.write_bytes(data)
-    steps(sources.read([file]))
-
-
-def telemetry(data: bytes, folder: Path) -> None:
-    """The telemetry of a rank."""
-    (folder / "job").mkdir(exist_ok=True)
-    (folder / "job/rank-0.telemetry").write_bytes(data)
-    steps(sources.read([folder / "job"]))
-
-
-def steps(found: list[sources.Source]) -> None:
-    """Look at the steps in a source, as a calibration does."""
-    for item in sources.steps(found).values():
-        assert np.isfinite(item).all()
 
 
 def samples(data: bytes, folder: Path) -> None:
@@ -158,8 +135,7 @@ def targets(data: bytes, folder: Path) -> None:
 
 READERS: dict[str, Reader] = {
     reader.__name__: reader
-    for reader in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                   kept, targets)
+    for reader in (scenario, profile, samples, platform, run, curves, event, kept, targets)
 } | {
     "search": lambda data, folder: page({"tune.json": data}, folder),
     "swept": lambda data, folder: page({"sweep.json": data} | of_sweep("sweep.csv"), folder),
@@ -214,17 +190,11 @@ def seeds() -> dict[str, list[bytes]]:
     """Return valid inputs of every reader, from which the fuzzer starts."""
     shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv", "xml")}
     text = {kind: [path.read_bytes() for path in paths] for kind, paths in shipped.items()}
-    head = {"schema": 1, "title": "", "label": "measured", "seed": 0, "rank": 0, "workers": 1,
-            "boot": "b"}  # fmt: skip
-    rows = np.array([[0, 1, 0.0, 0.5, np.nan], [-2, 1, 0.5, 0.75, 40.0], [-1, 1, 0.8, 0.8, 0.1]])
-    content = json.dumps(head).encode() + b"\n" + np.tile(rows, (20, 1)).tobytes()
     did = "label,seed,node,kind,step,start,end,joined,due,bytes\nssgd,0,0,step,1,0,1,,,\n"
     small = b"0.1\n0.2\n", b"0,1\n9,2\n", b"run.seeds,run.steps\n1,2\n", b"300 ms,1 s\n"
     return {
         "scenario": [corpus.SCENARIO.encode(), *text["toml"]],
         "profile": [corpus.PROFILE.encode()],
-        "trace": [json.dumps(corpus.kineto()).encode()],
-        "telemetry": [content],
         "samples": [*text["csv"], *small],
         "platform": text["xml"],
         "run": [json.dumps(DOCUMENT).encode()],

@@ -15,7 +15,6 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.load.document import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.scenario import Scenario
-from tests import corpus
 from tests.helpers.cases import beside, looped
 from tests.load.readers import CURVES, READERS, few, seeds
 from tests.load.test_load import table as base
@@ -123,13 +122,6 @@ PROFILE = tomllib.loads(beside(__file__, "profile.toml"))
 @given(data=st.data())
 def test_changed_profiles(data, tmp_path):
     handled("profile", text(data.draw(changed(PROFILE))), tmp_path)
-
-
-@QUICK
-@given(data=st.data())
-def test_changed_traces(data, tmp_path):
-    document = data.draw(changed(corpus.kineto()))
-    handled("trace", json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
 
 
 DOCUMENTS = ("run", "search", "swept", "comparison")

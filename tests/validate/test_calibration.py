@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from paceline import Telemetry, calibrate, load, validate
+from paceline import calibrate, validate
 from paceline import simulate as predict
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.validate.calibration import overheads, profile, sources
+from paceline.validate.calibration.calibrate import kind_of_network
 from paceline.validate.calibration.overheads import RunEvents
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.comparison import quantities
@@ -27,6 +28,7 @@ from paceline.validate.training.events import (
     TAKE,
     WAIT,
 )
+from tests import corpus
 from tests.helpers.cases import looped
 from tests.helpers.worlds import RING, scenario
 
@@ -186,55 +188,6 @@ def test_events_are_read_as_they_were_written(tmp_path):
         events.read(tmp_path / "events.csv")
 
 
-# A job of one's own
-
-
-@pytest.fixture
-def job(tmp_path):
-    """Two ranks of a job, by a clock of its own: 20-40 ms steps, collectives of two sizes."""
-    rng = np.random.default_rng(1)
-    steps = 0.02 + rng.exponential(0.01, (100, 2))
-    clocks, records = [100.0, 100.0], []
-    for rank in range(2):
-        records.append(Telemetry(tmp_path / "job", rank=rank, workers=2, model_bytes=4e6))
-        records[rank].clock = lambda rank=rank: clocks[rank]
-    for number, pair in enumerate(steps):
-        size = 4e6 if number % 2 else 4e5
-        for rank, seconds in enumerate(pair):
-            clocks[rank] += 0.001  # the framework's
-            with records[rank].step():
-                clocks[rank] += seconds
-        begun = list(clocks)
-        done = max(begun) + 0.002 + size / 1e8
-        for rank in range(2):
-            with records[rank].collective(bytes=size):
-                clocks[rank] = done
-    for record in records:
-        record.close()
-    return tmp_path / "job"
-
-
-def test_a_job_calibrates_what_would_be_if(job, tmp_path):
-    """The loop's costs and network, and the predicted gain of averaging every tenth step."""
-    found = calibrate([job])
-    network, (costs,) = found.profile.tables["network"], found.profile.tables["overhead"]
-    assert network == {"collective": "ring", "latency": "1 ms", "bandwidth": "800 Mbit/s"}
-    assert costs["step"] == {"dist": "constant", "value": "1 ms"}
-    assert found.laws.compute["dist"] == "shifted-exponential"
-    found.profile.write(tmp_path / "job.toml")
-    (tmp_path / "if.toml").write_text(
-        'extends = "job.toml"\n[model]\nparameters = 1_000_000\n[cluster]\nworkers = 2\n'
-        "[network]\n[run]\nsteps = 400\nseeds = 4\n"
-        '[[algorithm]]\nname = "ssgd"\n[[algorithm]]\nname = "local-sgd"\ntau = 10\n'
-    )
-    ssgd, local = predict(load(tmp_path / "if.toml")).algorithms
-    slowest = 0.02 + 0.015  # of two exponentials of mean 10 ms
-    assert ssgd["seconds_per_step"]["mean"] == pytest.approx(slowest + 0.001 + 0.042, rel=0.03)
-    assert local["seconds_per_step"]["mean"] < 0.5 * ssgd["seconds_per_step"]["mean"]
-    low, high = ssgd["interval90"]["seconds_per_step"]
-    assert low < ssgd["seconds_per_step"]["mean"] < high
-
-
 def test_nothing_to_calibrate_from(tmp_path):
     with pytest.raises(InputError, match="nothing to calibrate from"):
         sources.read([])
@@ -248,16 +201,35 @@ def test_nothing_to_calibrate_from(tmp_path):
         profile.read(tmp_path / "p.toml")
 
 
-def test_the_command(job, tmp_path, capsys):
-    out = tmp_path / "profile.toml"
-    assert run(["calibrate", str(job), "-o", str(out), "--json"]) == 0
+def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
+    """Beyond emulated delays, what a collective costs depends on its link."""
+
+    def source(name, network, latency):
+        link = {"collective": "ring", "latency": latency, "bandwidth": "8 Mbit/s"}
+        world = scenario({"name": "psgd"}, workers=2, network=link, validation={"network": network})
+        return sources.Source(tmp_path / name, world, [], {}, {})
+
+    far = source("far", "kernel", "80 ms")
+    with pytest.raises(InputError, match=r"near: 10 ms, 8 Mbit/s; .*far: 80 ms, 8 Mbit/s"):
+        kind_of_network([source("near", "kernel", "10 ms"), far])
+    with pytest.raises(InputError, match=r"several kinds of network \(emulated, kernel\)"):
+        kind_of_network([source("near", "emulated", "10 ms"), far])
+    both = [source(speed, "emulated", speed) for speed in ("10 ms", "80 ms")]
+    assert kind_of_network(both) == "emulated"
+    assert kind_of_network([far, source("too", "kernel", "80 ms")]) == "kernel"
+
+
+def test_the_command(tmp_path, capsys):
+    measured, out = str(corpus.world(tmp_path / "world") / "measured"), tmp_path / "profile.toml"
+    assert run(["calibrate", measured, "-o", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["profile"]["overhead"][0]["workers"] == 2
     assert document["laws"][0]["chosen"]
-    assert profile.read(out).overheads[0].step.expectation == pytest.approx(1e-3)
-    assert run(["calibrate", str(job), "-o", str(out)]) == 0
-    shown = capsys.readouterr()
-    assert "shifted-exponential" in shown.out
+    assert profile.read(out).overheads[0].step.expectation > 0
+    assert run(["calibrate", measured, "-o", str(out)]) == 0
+    assert document["laws"][0]["family"] in capsys.readouterr().out
+    assert run(["calibrate", measured, measured, "-o", str(out)]) == 2
+    assert "named twice" in capsys.readouterr().err
     assert run(["calibrate", str(tmp_path), "-o", str(out)]) == 2
 
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table
@@ -700,20 +699,6 @@ def test_a_log_of_every_kth_step_shows_the_mean_of_all(tmp_path, every, first):
         written(tmp_path, lines("step,seconds", [(k - first, t) for k, t in chosen]), "0.csv")
         with pytest.raises(InputError, match="whether steps count from 0 or 1"):
             calibrate([path])
-
-
-def test_telemetry_is_a_log(tmp_path):
-    clock = [0.0]
-    with Telemetry(tmp_path / "t", workers=2) as recorder:
-        recorder.clock = lambda: clock[0]
-        for _ in range(20):
-            with recorder.step():
-                clock[0] += 0.2
-            with recorder.collective():
-                clock[0] += 0.3
-    contents = tables.read(tmp_path / "t")
-    assert contents.compute == pytest.approx([0.2] * 20)
-    assert contents.seconds == pytest.approx([0.5] * 20)
 
 
 # What is not a log

@@ -24,7 +24,7 @@ from . import compute_laws, overheads, profile, sources
 from .compute_laws import FittedLaws
 from .overheads import OverheadTables, RunEvents
 from .profile import Profile
-from .sources import Link, Source
+from .sources import Source
 
 HEAD = (
     'A profile of measured runs. A scenario uses it by extends = "THIS FILE"; the keys of the',
@@ -104,7 +104,7 @@ def calibrate(
     """Fit a profile to the runs at `paths`.
 
     Args:
-        paths: Run directories of `paceline validate`, a job's telemetry, traces of torch.profiler.
+        paths: Run directories of `paceline validate`.
         base: A profile for numbers that the runs do not show, such as that of `paceline probe`.
         allow_paths: Whether files that a run's scenario names may lie outside its folder.
         progress: Function that receives the number of finished stages, and of all stages.
@@ -117,7 +117,6 @@ def calibrate(
     runs = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
     done(1, STAGES)
     network = kind_of_network(runs)
-    link = sources.fit_link(runs)
     below = profile.read(base) if base else overheads.NOTHING
     fitted = overheads.tables(_teams(runs), below)
     done(2, STAGES)
@@ -126,7 +125,6 @@ def calibrate(
     law = compute_laws.fit(times, numbers=[*steps])
     done(3, STAGES)
     notes = [note for source in runs for note in source.notes]
-    notes += link.notes if link else ()
     codecs = _codecs(runs, below, base, notes)
     checks = _check(runs, fitted)
     done(STAGES, STAGES)
@@ -135,18 +133,16 @@ def calibrate(
         "run_to_run": _run_to_run(_held_out(runs, below) or checks),
         "model_error": profile.model_error(network),
         "sd": sd,
-        "measured": _measured(runs, times, link),
+        "measured": _measured(runs, times),
         "notes": [*notes, *law.notes],
     }
     by_gloo = {source.scenario.network.library for source in runs} == {"gloo"}
-    workers, model = _of_jobs(runs)
     tables = {
         "calibration": calibration,
-        "cluster": workers | law.tables,
-        "model": model,
+        "cluster": law.tables,
         "overhead": fitted.tables,
         "codec": codecs,
-        "network": link.table if link else {"library": "gloo"} if by_gloo else {},
+        "network": {"library": "gloo"} if by_gloo else {},
     }
     tables = {key: table for key, table in tables.items() if table}
     return CalibrationResult(Profile(tables, HEAD, law.files), law, checks)
@@ -158,21 +154,9 @@ def _run_to_run(checks: Sequence[PaceCheck]) -> float:
     return math.sqrt(np.mean(squares)) if squares else 0.0
 
 
-def _of_jobs(runs: Sequence[Source]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the number of workers, equal in all recorded jobs, and the largest model."""
-    recorded = [source.scenario for source in runs if source.recorded]
-    workers = {scenario.cluster.workers for scenario in recorded}
-    parameters = max((scenario.model.parameters for scenario in recorded), default=1)
-    return (
-        {"workers": workers.pop()} if len(workers) == 1 else {},
-        {"parameters": parameters} if parameters > 1 else {},
-    )
-
-
 def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, Any]:
     """Return the keys of [calibration] that describe the origin of the numbers."""
     machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
-    stated = [source for source in runs if not source.recorded]
     network = runs[0].scenario.network
     return {
         "date": profile.today(),
@@ -180,7 +164,7 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
         "versions": runs[0].summary.get("versions", {}),
         "runs": [str(path) for path in paths],
         "fingerprints": fingerprints(source.path for source in runs),
-        "fitted": sorted({run.algorithm.words for source in stated for run in source.runs}),
+        "fitted": sorted({run.algorithm.words for source in runs for run in source.runs}),
         "transport": network.transport,
         "library": network.library,
     }
@@ -213,9 +197,7 @@ def kind_of_network(runs: Sequence[Source]) -> str:
             f"network ({', '.join(kinds)}); calibrate each kind separately"
         )
     if kinds != ["emulated"]:
-        nominal = {
-            str(source.path): _link(source.scenario) for source in runs if not source.recorded
-        }
+        nominal = {str(source.path): _link(source.scenario) for source in runs}
         if len({*nominal.values()}) > 1:
             speeds = "; ".join(f"{path}: {words}" for path, words in nominal.items())
             raise InputError(
@@ -271,19 +253,15 @@ def _check(
     return checks
 
 
-def _measured(
-    runs: Sequence[Source], times: Sequence[np.ndarray], link: Link | None
-) -> dict[str, Any]:
+def _measured(runs: Sequence[Source], times: Sequence[np.ndarray]) -> dict[str, Any]:
     """Return the measured ranges."""
     sizes = np.concatenate([run.events["bytes"] for source in runs for run in source.runs])
     sizes = sizes[~np.isnan(sizes)]
-    latencies = [ClosedForm(source.scenario.nominal).hop for source in runs if not source.recorded]
-    if link and link.latency is not None:
-        latencies.append(link.latency)
+    latencies = [ClosedForm(source.scenario.nominal).hop for source in runs]
     ranges = {
         "workers": profile.ends([source.scenario.cluster.workers for source in runs]),
         "step": profile.between([float(time.mean()) for time in times]),
-        "latency": profile.between(latencies) if latencies else None,
+        "latency": profile.between(latencies),
         "bytes": [float(sizes.min()), float(sizes.max())] if len(sizes) else None,
     }
     return {key: ends for key, ends in ranges.items() if ends}

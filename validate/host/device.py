@@ -222,12 +222,6 @@ def device_types() -> tuple[str, ...]:
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
-def in_use() -> str:
-    """Name the GPU that this process uses; empty if it uses none."""
-    api: Any = torch.cuda
-    return str(api.get_device_name()) if api.is_initialized() else ""
-
-
 def hardware() -> dict[str, Any]:
     """Return the GPUs, their driver, libraries and topology.
 

@@ -122,7 +122,7 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
         what = "network.model" if flows == "flows" else "algorithm.name"
         raise InputError(
             f"{where}.{what}: logs are fitted to the closed formulas of collectives; calibrate "
-            'servers and gossip from telemetry, and write model = "closed-form"'
+            'servers and gossip from runs of paceline validate, and write model = "closed-form"'
         )
     log = tables.read(path.parent / table.log, table.columns)
     ranks = len(np.unique(log.rank))

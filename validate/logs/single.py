@@ -1,6 +1,8 @@
 """Fit a single file: a law of compute times, or a link."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -14,7 +16,6 @@ from paceline.simulator.inputs import csv_files, units, untrusted
 from ..calibration import compute_laws, profile
 from ..calibration.calibrate import HEAD, CalibrationResult
 from ..calibration.profile import Profile
-from ..calibration.sources import Link, alpha_beta
 from ..measurement.fingerprints import fingerprints
 from . import tables
 
@@ -27,6 +28,24 @@ HOPS = 2.0, 1.0  # passes of a ring: an all-reduce; an all-gather or its reverse
 AGREES = 0.05  # largest relative difference of a table's ratio from these
 SATURATED = 0.95  # share of the rate asked for, above which it was not the link that limited it
 EXACT = 1.0  # rate (GB/s) from which two digits suffice
+
+
+@dataclass(frozen=True)
+class Link:
+    """A fitted link: its `latency` and its time per byte, in seconds; `notes`: assumptions.
+
+    `latency` is None if it cannot be separated from the time per byte.
+    """
+
+    latency: float | None
+    per_byte: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """Return the table [network]."""
+        table = {"collective": "ring", "latency": profile.seconds(self.latency or 0.0)}
+        return table | ({"bandwidth": profile.rate(1 / self.per_byte)} if self.per_byte else {})
 
 
 def calibrate(path: Path) -> CalibrationResult | None:
@@ -130,3 +149,18 @@ def _iperf(text: str) -> Link:
     if not latency:
         notes.append("it states no round trip: write network.latency, half of ping's time")
     return Link(latency or None, 1 / rate, tuple(notes))
+
+
+def alpha_beta(sizes: np.ndarray, samples: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Fit a latency and seconds per byte to times by size (Hockney, 1994).
+
+    Least squares of relative errors with non-negative numbers, over medians per size, since a busy
+    machine delays some samples a lot.
+    """
+    from scipy.optimize import nnls  # noqa: PLC0415
+
+    times = np.maximum([np.median(sample) for sample in samples], 1e-9)
+    columns = np.stack([np.ones(len(times)), sizes], axis=1)
+    scale = columns.max(axis=0)  # otherwise rounding hides the seconds per byte
+    (alpha, beta), _ = nnls(columns / scale / times[:, None], np.ones(len(times)))
+    return float(alpha), float(beta / scale[1])

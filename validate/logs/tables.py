@@ -17,10 +17,6 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table, printed_logs, units, untrusted
 from paceline.simulator.inputs.messages import nearest, visible
 
-from ..measurement import kineto, telemetry_files
-from ..measurement.telemetry_files import Recorded
-from ..training.events import STEP, WAIT
-
 INCREASING = 0.75  # share of rising times above which they are elapsed times
 CLOCK, RESTARTS, EVEN = 5, 0.1, 3.0
 """Rises that show a clock, at least half of all differences; the largest share of differences that
@@ -28,7 +24,7 @@ fall; the factor by which growth in both halves may be apart."""
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
 TEXTS = (*NAMES, *(f"{name}.gz" for name in NAMES))
 TICKS = 10  # seconds between rows whose clock shows whole seconds
-HEAD = 100_000  # first bytes of a trace, which name its devices; the events follow
+HEAD = 100_000  # first bytes, in which a Trainer's state names its history
 RESUMED = "cut the log where the job resumed"
 AGAIN = f"write one line for each step, and ranks in a column called rank, or {RESUMED}"
 NEEDED = "a log has a column of steps and one of their times, such as step, seconds"
@@ -127,17 +123,10 @@ class Log:
 def read(
     path: Path, columns: Mapping[str, str] | None = None, cut: log_table.Cut | None = None
 ) -> Log:
-    """Read a log: CSV, JSON lines, W&B, TensorBoard, traces or telemetry.
+    """Read a log: CSV, JSON lines, W&B, TensorBoard, or what frameworks print.
 
-    `columns`: names of columns, with units in brackets, by quantity. Raises
-    InputError.
+    `columns`: names of columns, with units in brackets, by quantity. Raises InputError.
     """
-    if path.is_dir():
-        return _recorded(path, telemetry_files.read(path), columns)
-    with untrusted.refused(path, NEEDED), untrusted.unpacked(path) as file:
-        begin = file.read(HEAD)
-    if b'"traceEvents"' in begin:
-        return _recorded(path, kineto.read(path), columns)
     try:
         names, rows = log_table.read(path, NEEDED, "seconds", cut)
         return _log(path, names, rows, _choose(names, columns or {}))
@@ -166,20 +155,6 @@ def is_log(path: Path) -> bool:
         return path.name.endswith(TEXTS)
     with untrusted.refused(path, NEEDED), untrusted.opened(path) as file:
         return f'"{log_table.HISTORY}"'.encode() in file.read(HEAD)
-
-
-def _recorded(path: Path, job: Recorded, columns: Mapping[str, str] | None) -> Log:
-    """Return a recorded job's steps: their compute times, and the waits that followed."""
-    if columns:
-        raise InputError(f"{path}: columns: neither telemetry nor a trace has any; leave them out")
-    events = np.concatenate(list(job.events.values()))
-    events = events[np.isin(events["kind"], (STEP, WAIT))]
-    keys, place = np.unique(events[["node", "step"]], return_inverse=True)
-    lasted = events["end"] - events["start"]
-    whole = np.bincount(place, lasted, len(keys))
-    computed = np.bincount(place, lasted * (events["kind"] == STEP), len(keys))
-    ones = np.ones(len(keys))
-    return Log(path, keys["node"], keys["step"], ones, whole, computed, tuple(job.notes))
 
 
 def _log(

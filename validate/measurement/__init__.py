@@ -1,4 +1,1 @@
-"""Convert files of processes, telemetry and profiler traces to runs and events.
-
-Import `measure.measure`, `telemetry.Telemetry`, or `evidence`, which decides if a run counts.
-"""
+"""Convert files of processes to runs: `measure.measure`; `evidence` decides if a run counts."""

@@ -10,13 +10,11 @@ from paceline.simulator.results import store
 
 
 def fingerprints(paths: Iterable[Path]) -> list[str]:
-    """Return the SHA-256 of logs, and of the documents or telemetry of directories."""
-    inside = (store.WHOLE, "rank-*.telemetry")
+    """Return the SHA-256 of logs, and of the documents of directories."""
     hashes = []
     for path in paths:
-        for file in [path] if path.is_file() else [p for name in inside for p in path.glob(name)]:
-            with file.open("rb") as content:
-                hashes.append(hashlib.file_digest(content, "sha256").hexdigest())
+        with (path if path.is_file() else path / store.WHOLE).open("rb") as content:
+            hashes.append(hashlib.file_digest(content, "sha256").hexdigest())
     return sorted(hashes)
 
 
