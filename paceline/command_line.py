@@ -606,24 +606,16 @@ def _compare(
     predicted: Path,
     measured: Path,
     as_measured: bool = False,
-    label: str | None = None,
-    warmup: int = 10,
-    column: list[str],
     out: Path | None = None,
     overwrite: bool = False,
     figure: str = FIGURES,
 ) -> Answer:
-    """Compare a predicted run directory with a measured one, or with a log.
+    """Compare a predicted run directory with a measured one.
 
     Prints the errors of each algorithm, their explanation, and the real system's overheads. Errors
-    in brackets are within the noise of seeds; --json has all quantities. For a log, prints whether
-    its time per step is inside the predicted interval.
+    in brackets are within the noise of seeds; --json has all quantities. `paceline watch` compares
+    a prediction with a log.
     """
-    if measured.is_file():
-        columns = dict(text.partition("=")[::2] for text in column)
-        against = _torch("paceline.validate.logs.against").check
-        check = against(predicted, measured, label=label, warmup=warmup, columns=columns)
-        return check.json, lambda: [check.sentence], check.notes
     from paceline.validate.comparison.compare import compare
 
     result = compare(predicted, measured, as_measured=as_measured)

@@ -6,7 +6,6 @@ import math
 import re
 import tomllib
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -23,7 +22,6 @@ from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.studies.simulate import simulate
 from paceline.validate.logs import jobs, link_law, steps, tables
-from paceline.validate.logs.against import check
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.cases import looped
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
@@ -332,58 +330,6 @@ def test_computing_that_a_log_shows_is_taken_as_measured(tmp_path):
         stated = times[:ranks, 10:].mean()
         made = load(scenario_of(tmp_path)).cluster.compute.expectation
         assert made == pytest.approx(stated, rel=1e-3), (name, ranks)
-
-
-def test_a_prediction_is_compared_with_a_log(tmp_path, capsys, two_links):
-    """The same log is inside the interval of the program that it ran, and outside another's."""
-    two_links.profile.write(tmp_path / "p.toml")
-    text = (
-        scenario_of(tmp_path).read_text().replace("= 8", "= 400")
-        + '[[algorithm]]\nname = "local-sgd"\ntau = 8\n'
-    )
-    written(tmp_path, text, "s.toml")
-    run(["simulate", str(tmp_path / "s.toml"), "--out", str(tmp_path / "predicted")])
-    capsys.readouterr()
-    table = OVER | {"bandwidth": FAST, "tau": 8}
-    lasted = HiddenLaw().steps(np.random.default_rng(7), steps=400, **table)[0]
-    lasted[:10] = 9.0  # warm-up
-    name = str(written(tmp_path, log(lasted, unit=1e-3, name="took"), "job.csv"))
-
-    def said(*options):
-        column = ("--column", "seconds=took [ms]")
-        code = run(["compare", str(tmp_path / "predicted"), name, *column, *options])
-        return code, capsys.readouterr()
-
-    code, actual = said("--algorithm", "local-sgd tau=8", "--json")
-    document = json.loads(actual.out)
-    assert code == 0
-    assert document["covered"]
-    assert document["measured"] == pytest.approx(lasted[10:].mean(), rel=1e-6)
-    assert document["error"] == pytest.approx(document["predicted"] / document["measured"] - 1)
-    assert json.loads(said("--algorithm", "local-sgd", "--json")[1].out) == document
-    code, actual = said("--algorithm", "ssgd")
-    assert (code, "outside" in " ".join(actual.out.split())) == (0, True)
-    code, actual = said()
-    assert (code, "with --algorithm" in actual.err) == (2, True)
-    code, actual = said("--algorithm", "dts")
-    assert (code, "no 'dts'" in actual.err) == (2, True)
-
-
-def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
-    profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8)))
-    simulate(load(scenario_of(tmp_path)), out=tmp_path / "predicted")
-    copied = written(tmp_path, (tmp_path / "1.csv").read_bytes(), "copy.csv")
-    other = over(tmp_path, HiddenLaw(), (FAST, 8), seed=3).with_name("0.csv")
-    for path, same in ((copied, True), (other, False)):
-        actual = check(tmp_path / "predicted", path)
-        assert actual.fitted is same
-        assert ("proves nothing" in actual.sentence) is same
-    exact = replace(actual, predicted=actual.measured * (1 - 1e-9))
-    assert "+0.0%" in exact.sentence
-    for same, message in ((True, "outside. The profile"), (False, "simulated job differs")):
-        missed = replace(actual, fitted=same, interval90=(1.0, 2.0), measured=3.0)
-        assert message in missed.sentence
-        assert same != ("simulated job differs" in missed.sentence)
 
 
 @pytest.mark.long

@@ -75,7 +75,7 @@ class CalibrationResult:
         if len(self.checks) <= self.free and abs(worst.error) < CLOSE:
             return (
                 f"With {self.free} free numbers, the fit meets every log, which tests nothing. "
-                "Test the profile on another log: paceline compare."
+                "Test the profile on another log: paceline watch."
             )
         return (
             f"The profile predicts the step times of its runs within {abs(worst.error):.2%} "

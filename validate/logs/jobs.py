@@ -133,18 +133,14 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
     if table.compute and not np.isnan(log.compute).any():
         raise InputError(f"{where}.compute: {log.path} has computing in a column; leave one out")
     from_zero = not log.step.all()
-    log = warm(log, table.warmup, where)
-    return Job(table.log, log, scenario, network, table.machine, table.compute, from_zero)
-
-
-def warm(log: Log, warmup: int, where: str) -> Log:
-    """Leave out the first steps of a log. Raises InputError if nothing is left."""
-    keep = log.step - log.steps >= int((log.step - log.steps).min()) + warmup
+    keep = log.step - log.steps >= int((log.step - log.steps).min()) + table.warmup
     if not keep.any():
         raise InputError(
-            f"{where}.warmup = {warmup}: {log.path} has no steps after that; write a smaller number"
+            f"{where}.warmup = {table.warmup}: {log.path} has no steps after that; write a smaller "
+            "number"
         )
-    return replace(log, **{name: getattr(log, name)[keep] for name in ROWS})
+    log = replace(log, **{name: getattr(log, name)[keep] for name in ROWS})
+    return Job(table.log, log, scenario, network, table.machine, table.compute, from_zero)
 
 
 def template(path: Path) -> str:
