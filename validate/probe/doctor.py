@@ -1,15 +1,7 @@
-"""`paceline probe --check`: report on this machine, and run a smoke test.
+"""`paceline probe --check`: report on this machine, and run a smoke test."""
 
-It describes hardware, software, and the choices of `validate`. The report can be attached to a
-question, because it names no user, host or path.
-"""
-
-import getpass
 import os
-import re
-import resource
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import psutil
 from rich.table import Table
 
 from paceline.simulator.errors import InputError, RunError
@@ -38,9 +29,9 @@ from ..measurement import evidence, measure
 from ..training.task import Job, TrainingTask
 
 LISTENED = 1.0  # seconds of measuring how much of the cores others use
-STEPS = 20  # seconds of each part of the smoke test
+STEPS = 20  # steps of each part of the smoke test
 EQUAL = 1e-3  # relative difference of losses, simulated and real, in float32
-FILES, SHARED = 1024, 2**30  # open files, and bytes of shared memory, below which NCCL can fail
+SHARED = 2**30  # bytes of shared memory, below which NCCL can fail
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PARTS = [
     {"name": "ssgd", "label": "mean"},
@@ -49,7 +40,6 @@ PARTS = [
     {"name": "ssgd", "label": "groups made again"},
 ]
 UNTIMED = "question"  # its answers, and thus the losses, depend on timing
-PRIVATE = re.compile(r"(?<![\w/])/[\w.+~-]+(/[\w.+~-]+)*/?")  # a path
 
 
 class Finding(NamedTuple):
@@ -62,17 +52,18 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings on the machine, `validate`'s settings there, and the smoke test."""
+    """Findings on the machine, and on what was trained there."""
 
     device: str
     machine: list[Finding]
-    settings: list[Finding]
     smoke: list[Finding]
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline probe --check --json`, and of its report."""
-        parts = {"machine": self.machine, "settings": self.settings, "smoke": self.smoke}
-        lines = {name: [line._asdict() for line in part] for name, part in parts.items()}
+        lines = {
+            name: [line._asdict() for line in part]
+            for name, part in (("machine", self.machine), ("smoke", self.smoke))
+        }
         return {"device": self.device, **lines, "sentence": self.sentence}
 
     @property
@@ -81,7 +72,7 @@ class Diagnosis:
         failed = [line.what for line in self.smoke if not line.good]
         if failed:
             return f"Real runs do not work here yet: {', '.join(failed)} failed."
-        wrong = [line.what for line in (*self.machine, *self.settings) if not line.good]
+        wrong = [line.what for line in self.machine if not line.good]
         start = "Real runs work here." if self.smoke else "Nothing was run."
         return f"{start} Check the marked lines: {', '.join(wrong)}." if wrong else start
 
@@ -95,20 +86,16 @@ def diagnose(
     """
     device = devices.find_device(device)
     hardware = machine.hardware(device)
-    others = _others()
-    busy = (device != "cpu" and devices.used_by_others()) or 0.0
-    settings = [*_settings(device, hardware, max(others, busy))]
+    lines = [*_here(device, hardware)]
     ran = [*_smoke(device, hardware.get("gpus", 0), progress)] if smoke else []
-    lines = ([*_here(device, hardware, others)], settings, ran)
-    return Diagnosis(device, *([_anonymous(line) for line in part] for part in lines))
+    return Diagnosis(device, lines, ran)
 
 
 def tables(diagnosis: Diagnosis) -> Iterator[Table]:
     """Tabulate the findings; lines that need attention are marked and bold."""
-    heads = {"machine": "this machine", "settings": "validate", "smoke": "smoke test"}
-    for part, title in heads.items():
+    for part, title in ((diagnosis.machine, "this machine"), (diagnosis.smoke, "smoke test")):
         table = Table(title, "", "", **STYLE)
-        for what, value, good in getattr(diagnosis, part):
+        for what, value, good in part:
             table.add_row(what, "" if good else "!", value, style=None if good else "bold")
         if table.rows:
             yield table
@@ -122,52 +109,32 @@ def _others() -> float:
     return min(1.0, spent / (time.monotonic() - begin) / execution.cores())
 
 
-def _here(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
+def _here(device: str, hardware: dict[str, Any]) -> Iterator[Finding]:
+    """Yield findings on the machine, and on what `validate` would do here."""
+    others = _others()
     yield Finding("processor", machine.describe({k: hardware[k] for k in ("processor", "cores")}))
-    free = f"{_size(psutil.virtual_memory().available)} free"
-    yield Finding("memory", f"{_size(psutil.virtual_memory().total)}, {free}")
     yield Finding("system", f"{hardware['system']}; torch {hardware['torch']}")
-    yield Finding("used by others", f"{others:.0%} of the cores")
     if device == "cpu":
-        yield Finding("GPUs", _unused(), "nvidia-smi" not in _unused())
-        return
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield Finding("open files", f"{files:,}; NCCL wants {FILES:,}: ulimit -n", files >= FILES)
-    with suppress(OSError):
-        shared = shutil.disk_usage(Path("/dev", "shm")).total
-        hint = f"{_size(shared)}; NCCL wants {_size(SHARED)}: in a container, --shm-size=8g"
-        yield Finding("shared memory", hint, shared >= SHARED)
-    about = {k: hardware[k] for k in hardware.keys() - {"processor", "cores"}}
-    yield Finding("GPUs", machine.describe(about))
-    busy = devices.used_by_others()
-    share = "unknown" if busy is None else f"{busy:.0%} of the time"
-    yield Finding("GPUs used by others", share, (busy or 0.0) <= evidence.FOREIGN)
-    yield Finding(VISIBLE, "set" if VISIBLE in os.environ else "not set")
-
-
-def _unused() -> str:
-    """Return why no GPU is used."""
-    return "not used, by your choice" if "cuda" in devices.device_types() else devices.unseen()
-
-
-def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
-    """Yield findings on what `validate` would do here."""
-    if device == "cpu":
-        yield Finding("--device auto", "cpu; collectives by gloo")
+        chosen = "cuda" in devices.device_types()
+        unused = "not used, by your choice" if chosen else devices.unseen()
+        yield Finding("GPUs", unused, "nvidia-smi" not in unused)
+        yield Finding("collectives", "gloo")
     else:
-        gpus, native = hardware["gpus"], "nccl" in hardware
-        by = "NCCL" if native else "gloo, because this torch has no NCCL"
-        yield Finding("--device auto", f"cuda: torch sees {gpus} x {hardware['gpu']}")
-        yield Finding(f"up to {gpus} workers", f"a GPU for each; collectives by {by}", native)
-        yield Finding("more workers, servers", "share GPUs; gloo, through the host's memory")
+        about = {k: hardware[k] for k in hardware.keys() - {"processor", "cores"}}
+        yield Finding("GPUs", machine.describe(about))
+        native = "NCCL where each worker has a GPU, else gloo"
+        no = "gloo, because this torch has no NCCL"
+        yield Finding("collectives", native if "nccl" in hardware else no, "nccl" in hardware)
+        with suppress(OSError):
+            shared = shutil.disk_usage(Path("/dev", "shm")).total
+            hint = f"{shared / 2**30:.3g} GiB; NCCL wants 1 GiB: in a container, --shm-size=8g"
+            yield Finding("shared memory", hint, shared >= SHARED)
+        others = max(others, devices.used_by_others() or 0.0)
     missing = namespaces.available()
     yield Finding('network = "kernel"', f"refused: {missing}" if missing else "works", not missing)
-    limit, run = evidence.DISTURBED, "a run now would count"
-    if others > limit:
-        run = f"a run now would not count: others use {others:.0%}, over {limit:.0%}"
-    elif others > evidence.FOREIGN:
-        run += f" with intervals {others:.0%} wider"
-    yield Finding("evidence", run, others <= limit)
+    limit = evidence.DISTURBED
+    counts = "counts" if others <= limit else f"does not count, over {limit:.0%}"
+    yield Finding("evidence", f"others use {others:.0%}: a run now {counts}", others <= limit)
 
 
 def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
@@ -228,18 +195,3 @@ def _scenario(workers: int) -> Scenario:
         "algorithm": PARTS,
     }
     return parse(table, file="doctor")
-
-
-def _size(number: float) -> str:
-    return f"{number / 2**30:.3g} GiB"
-
-
-def _anonymous(finding: Finding) -> Finding:
-    """Replace names of users and hosts, and paths."""
-    text = PRIVATE.sub("PATH", finding.found)
-    names = {socket.gethostname(): "HOST", socket.gethostname().split(".")[0]: "HOST"}
-    with suppress(OSError, KeyError, ImportError):
-        names[getpass.getuser()] = "USER"
-    for name, instead in names.items():
-        text = re.sub(rf"\b{re.escape(name)}\b", instead, text) if len(name) > 1 else text
-    return finding._replace(found=text)
