@@ -234,8 +234,8 @@ class Torch(Section):
 
     kind: Literal["torch"]
     model: Name = Field(
-        description="mlp, cnn, small-cnn, gpt (for text), a torchvision model (resnet18, ...), or "
-        "a model of an installed package (entry points paceline.models)"
+        description="mlp, cnn, small-cnn, gpt (for text), or a model of an installed package "
+        "(entry points paceline.models)"
     )
     data: Name = Field(
         description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "

@@ -3,9 +3,7 @@
 import json
 import os
 import pickle
-import sys
 import threading
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -323,79 +321,6 @@ def test_large_sets_are_evaluated_on_a_fixed_part(monkeypatch):
 
 
 # Models
-
-
-def test_a_vgg_is_adapted_to_small_images():
-    class VGG(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.features = nn.Sequential(nn.Conv2d(3, 512, 3, padding=1), nn.MaxPool2d(32))
-            self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
-            self.classifier = nn.Sequential(nn.Linear(512 * 7 * 7, 10))
-
-        def forward(self, x):
-            return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
-
-    model = models.adapt(VGG(), 7)
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    assert [layer.in_features for layer in model.classifier if isinstance(layer, nn.Linear)] == [
-        512
-    ] * 3
-
-
-class ResNet(nn.Module):
-    """Equal to torchvision's, except for layers between the first and the last."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 6, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(6)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.fc = nn.Linear(6, num_classes)
-
-    def forward(self, x):
-        x = self.seen = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
-        return self.fc(x.mean((2, 3)))
-
-
-def test_a_residual_network_is_adapted_to_small_images():
-    model = models.adapt(ResNet(10), 10)
-    model(torch.zeros(2, 3, 32, 32))
-    assert model.seen.shape == (2, 6, 32, 32)
-
-
-def test_torchvisions_models_are_found_by_name_where_it_is_installed(monkeypatch):
-    library = ModuleType("torchvision.models")
-    library.list_models = lambda module: ["resnet0", "vgg16"]
-    library.get_model = lambda name, weights, num_classes: ResNet(num_classes)
-    models._torchvision.cache_clear()
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(InputError, match="others are torchvision's, which is not installed: pip"):
-        make(model="resnet0")
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.models", library)
-    with pytest.raises(InputError, match="did you mean `resnet0`"):
-        make(model="resnet1")
-    for name in ("resnet0", "torchvision:resnet0"):
-        goal = make(model=name)  # on grey images of 8 x 8
-        assert goal.dimension == 6 * 27 + 12 + 70
-        assert len(goal.source(0).buffers()) == 12
-        assert np.isfinite(goal.source(0).gradient(goal.start)).all()
-    with pytest.raises(InputError, match="needs images"):
-        make(model="resnet0", data="random-classification")
-    models._torchvision.cache_clear()
-
-
-@looped("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 64, 40)])
-def test_images_are_brought_to_three_channels_of_32(shape):
-    image = torch.arange(float(np.prod(shape))).reshape(1, *shape)
-    fitted = models.Fit(*shape)(image)
-    tall, wide = (max(32, side) for side in shape[1:])
-    assert fitted.shape == (1, 3, tall, wide)
-    top, left = (tall - shape[1]) // 2, (wide - shape[2]) // 2
-    inside = fitted[:, :, top : top + shape[1], left : left + shape[2]]
-    assert torch.equal(inside, image.expand(1, 3, -1, -1))
-    assert fitted.sum() == inside.sum()
 
 
 class Flattened(nn.Sequential):

@@ -1,10 +1,8 @@
-"""Make models by name: three small ones, torchvision's, and those of packages."""
+"""Make models by name: four small ones, and those of packages."""
 
-import importlib
 from collections.abc import Callable
-from functools import cache
 from math import prod
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +14,6 @@ from paceline.simulator.objectives.plugins import ObjectiveError
 from .data import Registry
 
 MODEL = ("objective", "model")
-SIDE = 32  # pixels of images for torchvision's adapted models
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
 """A function of a sample's shape and the number of classes that makes a module: (batch, *shape) to
@@ -77,67 +74,11 @@ def register_model(name: str, make: Make) -> None:
 def find(name: str) -> Make:
     """Return the function that makes a model: built in, registered, or from a package.
 
-    `torchvision:NAME` always means torchvision's. Raises ObjectiveError.
+    Raises ObjectiveError.
     """
-    return MODELS.find(name) or _torchvision(name, tuple(MODELS.names))
-
-
-@cache
-def _torchvision(name: str, ours: tuple[str, ...]) -> Make:
-    short = name.removeprefix("torchvision:")
-    try:
-        library: Any = importlib.import_module("torchvision.models")
-    except ImportError:
-        problem = (
-            f"unknown; {nearest(name, ours, 'models')}; others are torchvision's, which is not "
-        )
-        raise ObjectiveError(MODEL, problem + "installed: pip install torchvision") from None
-    available = library.list_models(module=library)
-    if short not in available:
-        raise ObjectiveError(MODEL, f"unknown; {nearest(short, [*ours, *available], 'models')}")
-
-    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
-        model = library.get_model(short, weights=None, num_classes=classes)
-        return nn.Sequential(Fit(*_image(shape)), adapt(model, classes))
-
-    return make
-
-
-def adapt(model: Any, classes: int) -> nn.Module:
-    """Adapt a torchvision model, made for 224 x 224, to 32 x 32.
-
-    ResNets (He et al., arXiv 1512.03385, section 4.2) begin with a 3 x 3 convolution of stride 1
-    and no pooling; VGGs (arXiv 1409.1556) end in a 1 x 1 average and a classifier 512 wide. Other
-    models stay unchanged.
-    """
-    family = type(model).__name__
-    if family == "ResNet":
-        wide = model.conv1.out_channels
-        model.conv1 = nn.Conv2d(3, wide, 3, padding=1, bias=False)
-        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-        model.maxpool = nn.Identity()
-    elif family == "VGG":
-        model.avgpool = nn.AdaptiveAvgPool2d(1)
-        model.classifier = nn.Sequential(
-            nn.Linear(512, 512), nn.ReLU(), nn.Dropout(),
-            nn.Linear(512, 512), nn.ReLU(), nn.Dropout(),
-            nn.Linear(512, classes),
-        )  # fmt: skip
-    return cast(nn.Module, model)
-
-
-class Fit(nn.Module):
-    """A layer that pads images with zeros to three channels and at least 32 x 32."""
-
-    def __init__(self, channels: int, height: int, width: int) -> None:
-        super().__init__()
-        self._repeat = 3 if channels == 1 else 1
-        tall, wide = max(0, SIDE - height), max(0, SIDE - width)
-        self._around = (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (batch, 1 or 3, height, width) to (batch, 3, 32 or more, 32 or more)."""
-        return functional.pad(images.repeat(1, self._repeat, 1, 1), self._around)
+    if make := MODELS.find(name):
+        return make
+    raise ObjectiveError(MODEL, f"unknown; {nearest(name, MODELS.names, 'models')}")
 
 
 class Gpt(nn.Module):

@@ -30,7 +30,7 @@ from .data import DeviceData
 from .flat import Buffers, Flat
 from .gradients import TorchSource, one_thread, seeded
 
-PACKAGES = ("torch", "torchvision")
+PACKAGES = ("torch",)
 EVALUATED = 10_000  # most training samples for the loss
 CHARACTERS = 16_384  # the same for text, in characters
 # Keys of streams of Purpose.OBJECTIVE, whose stream 0 distributes the data
