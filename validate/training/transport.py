@@ -137,13 +137,14 @@ class DeviceGroup:
         join: Join = first,
     ) -> Pending:
         buffers: list[Tensor] = []
+        buffer, after = self._staged(buffer, after)
 
         def start() -> Works:
             buffers.append(self._bring(buffer()))
             return begin(buffers[0], buffers)
 
         works = self._queue(start, after)
-        return Pending(works, lambda: join(buffers), self._land)
+        return Pending(works, lambda: put(join(buffers), self._device.where), self._land)
 
     def _queue(self, start: Callable[[], Works], after: After) -> Works | Future[Works]:
         """Call `start` now, or on the thread, in the order of calls, after `after`."""
@@ -158,6 +159,10 @@ class DeviceGroup:
         works = self._thread.submit(start_after)
         self._last = ref(works)
         return works
+
+    def _staged(self, buffer: Make, after: After) -> tuple[Make, After]:
+        """Return how to make the buffer, and what comes before that."""
+        return buffer, after
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return put(buffer, self._device.where)
@@ -241,18 +246,10 @@ class Staged(DeviceGroup):
 
         return Pending(self._queue(start, after or (lambda: None)), lambda: total[0], land)
 
-    def _start(
-        self,
-        buffer: Make,
-        after: After,
-        begin: Callable[[Tensor, list[Tensor]], Works],
-        join: Join = first,
-    ) -> Pending:
+    def _staged(self, buffer: Make, after: After) -> tuple[Make, After]:
         """Begin to copy the buffer to the host, unless it must wait for another result."""
-        if after is None:
-            buffer = after = fetch(buffer())
-        where = self._device.where
-        return super()._start(buffer, after, begin, lambda buffers: put(join(buffers), where))
+        coming = buffer if after else fetch(buffer())
+        return coming, after or coming
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return host(buffer)
