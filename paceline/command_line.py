@@ -380,7 +380,7 @@ def _validate(
 
 
 def _matrix(scenario: str | None, only: str | None, report: Path, device: str, out: Path) -> Answer:
-    """Run the validation matrix, and print which aims it meets."""
+    """Run the validation matrix, and print its errors."""
     if scenario is not None:
         raise InputError(f"validate --matrix uses fixed scenarios; omit {scenario}")
     names = None if only is None else [name.strip() for name in only.split(",")]

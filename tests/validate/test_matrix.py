@@ -45,10 +45,6 @@ def cell(program, condition="exponential", **changes):
     return actual | changes
 
 
-def aim(cells, start):
-    return next(row for row in statistics.aims(cells) if row["what"].startswith(start))
-
-
 def test_figures_are_those_of_the_cells():
     cells = [
         cell("a"),
@@ -56,24 +52,12 @@ def test_figures_are_those_of_the_cells():
         cell("c", asynchronous=True, target={"error": 0.05}),
         cell("d", counted=False, reasons=["others used 9 %"], pace={"error": 9.0}),
     ]
-    assert aim(cells, "seconds per step, same delays: median")["value"] == pytest.approx(0.01)
-    tail = aim(cells, "seconds per step, same delays: 95th")
-    assert tail["value"] == pytest.approx(0.028)
-    assert tail["met"] is False
-    # 10 ms of excess each; missing are 1, 3 and 1 ms
-    assert aim(cells, "excess")["value"] == pytest.approx(1 - 5 / 30)
-    assert aim(cells, "time to target, real gradients, asynchronous: median")["value"] == 0.05
-    assert aim(cells, "time to target, real gradients, synchronous: median")["value"] == 0.01
-    assert aim(cells, "seconds per step, kernel")["met"] is None
-
-
-def test_intervals_that_always_hold_are_too_wide():
-    inside = [cell(str(k)) for k in range(40)]
-    coverage = aim(inside, "90 % intervals cover time")
-    assert (coverage["value"], coverage["met"]) == (1.0, False)
-    for item in inside[:2]:
-        item["left_out"][TARGET]["inside"] = False
-    assert aim(inside, "90 % intervals cover time")["met"]
+    first, second = statistics.summary(cells)
+    assert first[PACE] == pytest.approx([0.02, 0.029])
+    assert first[TARGET] == pytest.approx([0.01, 0.01])
+    assert first["explained"] == pytest.approx(1 - 4 / 20)  # 10 ms each; missing are 1 and 3 ms
+    assert (first["programs"], first["cells"]) == ("synchronous", 2)
+    assert (second["programs"], second[TARGET]) == ("asynchronous", [0.05, 0.05])
 
 
 @pytest.mark.parametrize(("counts", "times"), [(False, 2), (True, 1)])
@@ -110,7 +94,7 @@ def test_the_page_says_all_of_it(tmp_path):
     assert page.startswith("# The validation matrix: Some CPU (R), 2 cores\n")
     assert "3 cells (programs under conditions), 2 of which count" in page
     assert "Left out: kernel: no TUN devices here" in page
-    assert "| seconds per step, kernel's links: median | at most 2 % | - | - | 0 cells |" in page
+    assert "| emulated | synchronous | 2 | 1 %, 1 % | 1 %, 1 % | 90 % |" in page
     stem = "some-cpu-r-2-cores"
     tables = {
         name: [*csv.DictReader((tmp_path / "new" / f"{stem}-{name}.csv").open(encoding="utf-8"))]

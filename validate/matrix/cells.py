@@ -7,10 +7,8 @@ one value: its mean square over all conditions.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from ..calibration.profile import network_kind, rounded
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
-from ..comparison.quantities import PACE, TARGET, median
-from .conditions import DESIGN
+from ..comparison.quantities import PACE, TARGET
 
 REGRET = 0.05  # most regret of a good pick
 SIDES = ("paired", "independent")  # run directories of predictions
@@ -96,11 +93,6 @@ def _interval(apart: Comparison, label: str, quantity: str) -> Row:
     return _brief(row) | {"interval90": stated, "inside": inside}
 
 
-def at(row: Row, path: str) -> Any:
-    """Return the part of a row at a dotted path."""
-    return reduce(getitem, path.split("."), row)
-
-
 def conditions(cells: Sequence[Cell]) -> list[Row]:
     """Return a row per condition: rank correlations, and the pick's regret.
 
@@ -122,52 +114,25 @@ def conditions(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def aims(cells: Sequence[Cell]) -> list[Row]:
-    """Return the value, limits and outcome of every aim of `design.toml`."""
-    counted, results = [cell for cell in cells if cell["counted"]], []
-    for aim in DESIGN["aims"]:
-        network, kind = aim.get("network"), aim.get("asynchronous")
-        chosen = [
-            cell
-            for cell in counted
-            if network in (None, "kernel" if cell["network"] == "kernel" else "near")
-            and kind in (None, cell["asynchronous"])
-        ]
-        limits = [aim.get("least"), aim.get("most")]
-        for more, value, of in _values(aim, chosen, cells):
-            meets = None if value is None else holds(limits, value)
-            row = {"what": aim["what"] + more, "value": value, "of": of}
-            results.append(row | {"limits": limits, "met": meets})
-    return results
+def summary(cells: Sequence[Cell]) -> list[Row]:
+    """Return a row per kind of network, and of programs there, over the cells that count.
 
-
-def _values(
-    aim: Row, chosen: Sequence[Cell], cells: Sequence[Cell]
-) -> Iterator[tuple[str, float | None, str]]:
-    """Yield what an aim covers beyond its name, its value, and the number of cells."""
-    take = aim["take"]
-    if take == "coverage":  # of 90 % intervals of programs that were left out
-        rows = coverage(chosen)
-        shares = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
-        kinds = [row for row in rows if row["what"] in ("network", "family")]
-        shares += [(f"both, {row['what']} {row['which']}", row["both"]) for row in kinds]
-        yield from (
-            (f" {what}", held / of if of else None, f"{of} values") for what, (held, of) in shares
-        )
-        return
-    if take in ("kendall", "regret"):
-        values = [at(row, aim["of"]) for row in conditions(cells)]
-        values = [value for value in values if value is not None]
-        value = float(np.mean(values)) if values and take == "regret" else median(values)
-        yield "", value, f"{len(values)} conditions"
-        return
-    if take == "explained":
-        yield "", explained(chosen), f"{len(chosen)} cells"
-        return
-    errors = [at(cell, aim["of"])["error"] for cell in chosen]
-    sizes = [abs(error) for error in errors if error is not None]
-    tail = float(np.quantile(sizes, 0.95)) if sizes else None
-    yield "", median(sizes) if take == "median" else tail, f"{len(sizes)} cells"
+    Errors have the median and the 95th percentile of their sizes, with the same delays; `explained`
+    is that of `explained`.
+    """
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in (cell for cell in cells if cell["counted"]):
+        kind = "asynchronous" if cell["asynchronous"] else "synchronous"
+        groups.setdefault((cell["network"], kind), []).append(cell)
+    rows = []
+    for (network, kind), members in groups.items():
+        row: Row = {"network": network, "programs": kind, "cells": len(members)}
+        for quantity in QUANTITIES:
+            errors = [cell[quantity]["error"] for cell in members]
+            sizes = [abs(error) for error in errors if error is not None]
+            row[quantity] = np.quantile(sizes, (0.5, 0.95)).tolist() if sizes else [None, None]
+        rows.append(row | {"explained": explained(members)})
+    return rows
 
 
 def name(cell: Row) -> str:

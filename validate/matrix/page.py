@@ -52,7 +52,7 @@ class Matrix:
             "date": self.date,
             "machine": self.machine,
             "versions": self.versions,
-            "aims": cells.aims(self.cells),
+            "summary": cells.summary(self.cells),
             "conditions": cells.conditions(self.cells),
             "failed": self.failed,
             "coverage": cells.coverage(self.cells),
@@ -66,17 +66,13 @@ def read(path: Path) -> Matrix:
     return Matrix(**{key: document[key] for key in Matrix.__dataclass_fields__})
 
 
-def _shown(aim: Row) -> list[str]:
-    """Return an aim's name, range and value in words, and what the value covers."""
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.3g} %"
 
-    def text(value: float) -> str:
-        return f"{value:.2f}" if aim["what"].startswith("Kendall") else f"{100 * value:.3g} %"
 
-    low, high = aim["limits"]
-    limits = f"at least {text(low)}" if high is None else f"at most {text(high)}"
-    if None not in aim["limits"]:
-        limits = f"{text(low)} to {text(high)}"
-    return [aim["what"], limits, "-" if aim["value"] is None else text(aim["value"]), aim["of"]]
+def _errors(ends: Sequence[float | None]) -> str:
+    """Format the median and the 95th percentile of errors."""
+    return ", ".join(map(_percent, ends))
 
 
 def _share(counts: list[int]) -> str:
@@ -84,10 +80,12 @@ def _share(counts: list[int]) -> str:
 
 
 def table(matrix: Matrix) -> Table:
-    """Tabulate the matrix's aims and values; misses are bold."""
-    rows = headed("", "aim", "found", "of")
-    for aim in cells.aims(matrix.cells):
-        rows.add_row(*_shown(aim), style="bold" if aim["met"] is False else "")
+    """Tabulate the matrix's errors by kind of network and of programs."""
+    rows = headed("network", "programs", "cells", "per step", "to target", "explained")
+    for row in cells.summary(matrix.cells):
+        errors = (_errors(row[quantity]) for quantity in cells.QUANTITIES)
+        explained = _percent(row["explained"])
+        rows.add_row(row["network"], row["programs"], str(row["cells"]), *errors, explained)
     return rows
 
 
@@ -110,7 +108,7 @@ def write(matrix: Matrix, folder: Path) -> Path:
     files = {f"{name}.json": store.dump(document)}
     files |= {f"{name}-{key}.csv": table_text(tables[key]) for key in TABLES}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"shown": _shown, "share": _share}
+    environment.filters |= {"share": _share, "percent": _percent, "errors": _errors}
     versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
     template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
     page = environment.from_string(template).render(
