@@ -1,4 +1,4 @@
-"""Write the validation matrix as a page, with tables of all cells.
+"""Write the validation matrix as a page, and all cells as JSON.
 
     python -m paceline.validate.matrix.page docs/evidence/validation/MACHINE.json
 
@@ -9,14 +9,13 @@ document, and the table of the model's error that `calibrate` puts into profiles
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from paceline.simulator.inputs import csv_files
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results import prediction_interval, store
 
@@ -25,11 +24,6 @@ from ..calibration.profile import Profile
 from . import cells, conditions
 from .cells import Cell, Row
 
-TABLES = {
-    "cells": "every cell, predicted and measured, with the command of its condition",
-    "conditions": "rank correlations of every condition, and the regret of the pick",
-    "coverage": "measured values within 90 % intervals, by network, family and program",
-}
 HEAD = (
     "Errors of predictions for programs without fitted runs, by kind of network: relative",
     "standard deviations, by family. Made by `python -m paceline.validate.matrix.page` from",
@@ -48,7 +42,9 @@ class Matrix:
 
     def json(self) -> Row:
         """Return the document `<machine>.json`."""
+        commands = {condition.name: condition.command() for condition in conditions.CONDITIONS}
         return {
+            "commands": commands,
             "date": self.date,
             "machine": self.machine,
             "versions": self.versions,
@@ -96,44 +92,22 @@ def file_stem(machine: dict[str, Any]) -> str:
 
 
 def write(matrix: Matrix, folder: Path) -> Path:
-    """Write page, tables and JSON document; return the page's path. Raises InputError."""
+    """Write the page and its JSON document; return the page's path. Raises InputError."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
 
     name = file_stem(matrix.machine)
     matrix.cells = cells.judged(matrix.cells)
     document = matrix.json()
-    commands = {condition.name: condition.command() for condition in conditions.CONDITIONS}
-    rows = [cell | {"command": commands.get(cell["condition"], "")} for cell in matrix.cells]
-    tables = document | {"cells": rows}
-    files = {f"{name}.json": store.dump(document)}
-    files |= {f"{name}-{key}.csv": table_text(tables[key]) for key in TABLES}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"share": _share, "percent": _percent, "errors": _errors}
     versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
     template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
     page = environment.from_string(template).render(
-        document, versions=", ".join(versions), name=name, tables=TABLES
+        document, versions=", ".join(versions), name=name
     )
-    store.publish(folder, files | {f"{name}.md": f"{page.rstrip()}\n".encode()})
+    files = {f"{name}.json": store.dump(document), f"{name}.md": f"{page.rstrip()}\n".encode()}
+    store.publish(folder, files)
     return folder / f"{name}.md"
-
-
-def table_text(rows: Sequence[Row]) -> bytes:
-    """Return nested rows as CSV, with one column per path."""
-    lines = [dict(_leaves(row)) for row in rows]
-    columns = [*dict.fromkeys(column for line in lines for column in line)]
-    return csv_files.table(columns, ([line.get(name, "") for name in columns] for line in lines))
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _leaves(part, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        yield path, "; ".join(text for part in value for _, text in _leaves(part))
-    else:
-        text = "" if value is None else str(value)
-        yield path, csv_files.Digits(f"{value:.4g}") if isinstance(value, float) else text
 
 
 def model_error(matrix: Matrix, source: str) -> Profile:
