@@ -163,7 +163,7 @@ def test_what_counts_as_evidence(change, reason):
 
 
 @looped(("busy", "gpu", "disturbed"), [(1.5, 0.0, 0.0), (1.7, 0.0, 0.035), (1.7, 0.1, 0.1)])
-def test_runs_beside_others_count_with_a_wider_interval(busy, gpu, disturbed):
+def test_runs_beside_others_count_and_say_so(busy, gpu, disturbed):
     used = {"host": "a", "busy": busy, "elapsed": 10.0, "cores": 2}
     results = [records.Record(np.empty(0), account(machine=used), 1)] * 2
     actual = evidence.evidence([measure.MeasuredRun(None, results)], parse(WORLD), gpu)

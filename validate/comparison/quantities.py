@@ -87,23 +87,6 @@ def _row(
     }
 
 
-def widened(row: Row, disturbed: float) -> Row:
-    """Widen a measured interval, because times may be too long by a share `disturbed`.
-
-    It adds `error_span`: the errors that undisturbed times could have.
-    """
-    if not disturbed or row["quantity"] not in (PACE, TARGET) or row["error"] is None:
-        return row
-    low, high = row["measured_interval"] or [row["measured"]] * 2
-    low *= 1 - disturbed
-    inside = low <= row["predicted"] <= high
-    return row | {
-        "measured_interval": [low, high],
-        "within_noise": inside or row["within_noise"],
-        "error_span": [row["error"], (1 + row["error"]) / (1 - disturbed) - 1],
-    }
-
-
 def _plain(label: str, quantity: str, predicted: float | None, measured: float | None) -> Row:
     """Return the row of two numbers without noise, whose error is their difference."""
     return {

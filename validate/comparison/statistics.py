@@ -77,7 +77,7 @@ class ComparisonStatistics:
         """Return a row per algorithm and quantity; an unknown `error` is None."""
         return [
             {
-                **quantities.widened(row, self.disturbed.get(label, 0.0)),
+                **row,
                 "counted": label not in self.not_counted,
                 **quantities.expected(row, self.predicted.rows[label].get("interval90")),
             }
@@ -177,8 +177,8 @@ def _doubts(result: ComparisonStatistics) -> Iterator[str]:
     if shares := result.disturbed.values():
         runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
         yield (
-            f"Others used up to {max(shares):.0%} of the machine during {runs} runs: their "
-            "intervals are that much wider."
+            f"Others used up to {max(shares):.0%} of the machine during {runs} runs, whose times "
+            "may be too long by that share."
         )
 
 

@@ -2,7 +2,7 @@
 
 The limits come from runs with known delays: below them seconds per step repeat within 1 %; if the
 run itself uses more than 50 % of the CPU, errors reach 31 %. If other programs used a little of the
-machine, a run counts with a wider interval, because it may have had that much less of the machine.
+machine, a run counts, but its times may be that much too long.
 """
 
 from collections.abc import Iterator, Sequence
