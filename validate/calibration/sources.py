@@ -101,7 +101,6 @@ def _run_directory(path: Path, allow_paths: bool) -> Source:
         for label, row in (summary.get("evidence") or {}).items()
         if not row["admitted"]
     ]
-    notes += _missing(path, np.concatenate([*recorded.values()]), workers)
     return Source(path, scenario, runs, paces, summary, tuple(notes))
 
 
@@ -114,21 +113,6 @@ def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
         return scenario
     by_gloo = network.model_copy(update={"library": "gloo"})
     return scenario.model_copy(update={"network": by_gloo})
-
-
-def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
-    """Name the ranks without steps. Raises InputError if no rank has any."""
-    ranks = events["node"][events["kind"] == STEP]
-    counts = np.bincount(ranks, minlength=workers)[:workers]
-    if not counts.any():
-        raise InputError(f"{path}: no steps were recorded; repeat the run's command")
-    if counts.all():
-        return []
-    none = ", ".join(map(str, np.flatnonzero(counts == 0)))
-    return [
-        f"{path}: no steps of workers {none} of {workers}: their steps are assumed equal to the "
-        "recorded ones"
-    ]
 
 
 def steps(sources: Sequence[Source]) -> dict[int, np.ndarray]:

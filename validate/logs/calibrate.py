@@ -217,11 +217,11 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
             f"{human(min(seen.pace for seen in members))} ({USUAL}). Write "
             'compute = "..." into the [[job]], or add a log of another period (local-sgd) or link'
         )
-    if conflicts := fitted.conflicts():
+    if fitted.unusual:
         notes.append(
-            f"{names(study.observed)}: contradicts the stated or measured links and compute times "
-            f"({', '.join(conflicts)}): check bandwidth (busbw of nccl-tests), overlap, payloads, "
-            "and compute times under no_sync"
+            f"{names(study.observed)}: contradicts the stated or measured links and compute times: "
+            "check bandwidth (busbw of nccl-tests), overlap, payloads, and compute times under "
+            "no_sync"
         )
     for seen, predicted in zip(study.observed, fitted.paces, strict=True):
         if abs(missed := predicted / seen.pace - 1) > MISSED:

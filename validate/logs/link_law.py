@@ -29,7 +29,6 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import NORMAL
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import with_unit
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
@@ -88,25 +87,14 @@ class Fitted:
     """The fitted law and compute times of conditions: `point`, and `draws` in rows.
 
     `paces`: predicted step times by job. `reference`: bandwidth at which the factor is fitted.
-    `unusual`: deviations of the point from the priors, in standard deviations.
+    `unusual`: whether the law as a whole deviates from its priors (90 %).
     """
 
     point: Array
     draws: Array
     paces: list[float]
     reference: float
-    unusual: Array
-
-    def conflicts(self) -> list[str]:
-        """Name the unusual numbers, if the law as a whole is unusual."""
-        names = ["collective", "hop", "latency_factor", "transmission_factor"]
-        if np.linalg.norm(self.unusual[:LAW]) <= NORMAL:
-            return []
-        return [
-            f"{name} {with_unit(exp(self.point[index]), 's' * (index < LATENCY))}"
-            for index, name in enumerate(names)
-            if abs(self.unusual[index]) > 1
-        ]
+    unusual: bool
 
     def overhead(self, row: Array, bucketed: bool = False) -> dict[str, float]:
         """Return the keys of [[overhead]] of one row; `bucketed`: those of buckets."""
@@ -393,7 +381,8 @@ def fit(
     for number, normals in enumerate(_normals(3 + 3 * len(law.jobs) + len(point))):
         draws[number] = law.draw(point, normals)
         done(number + 1)
-    return Fitted(point, draws, paces, law.reference, law.unusual(point))
+    unusual = float(np.linalg.norm(law.unusual(point)[:LAW])) > NORMAL
+    return Fitted(point, draws, paces, law.reference, unusual)
 
 
 def _normals(columns: int) -> Array:
