@@ -17,6 +17,7 @@ from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.matrix import cells as left_out
 from paceline.validate.matrix import page
+from tests.helpers.left_out import coverage, judged
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = Path("docs/evidence/validation/amd-epyc-2-cores.json")
@@ -67,7 +68,7 @@ def test_the_manual_shows_the_shipped_table():
 
 def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix):
     """Each of the matrix's programs left out in turn, for each kind of network and family."""
-    rows = left_out.coverage(left_out.judged(matrix.cells))
+    rows = coverage(judged(matrix.cells))
     shares = {
         f"{row['what']} {row['which']}": row["both"][0] / row["both"][1]
         for row in rows
@@ -93,7 +94,7 @@ def test_an_interval_knows_nothing_of_its_own_program(matrix):
     for item in changed:
         if left_out.name(item) == "hpsgd" and item[PACE]["measured"]:
             item[PACE]["measured"] *= 1.5
-    for before, after in zip(left_out.judged(matrix.cells), left_out.judged(changed), strict=True):
+    for before, after in zip(judged(matrix.cells), judged(changed), strict=True):
         one, two = (report["left_out"][PACE]["interval90"] for report in (before, after))
         assert (one == two) == (left_out.name(before) == "hpsgd")
 
@@ -136,12 +137,12 @@ def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
 def test_chance_and_the_model_s_error_add_up():
     """The stated interval, of chance alone, is widened by what other programs were off."""
     others = [cell(name, 0.02 * (-1) ** k) for name in NAMES["blocking"] for k in range(4)]
-    (*_, actual) = left_out.judged([*others, cell("dts", 0.0, spread=0.02)])
+    (*_, actual) = judged([*others, cell("dts", 0.0, spread=0.02)])
     low, high = actual["left_out"][PACE]["interval90"]
     assert high == pytest.approx(1 / low)
     assert 1.6 * 0.02 * 2**0.5 < math.log(high) < 2.1 * 0.02 * 2**0.5
     unknown = cell("dts", 0.0) | {TARGET: {"predicted": None, "measured": 3.0}}
-    (*_, actual) = left_out.judged([*others, unknown])
+    (*_, actual) = judged([*others, unknown])
     assert actual["left_out"][TARGET]["same"] is None
-    (row, *_) = left_out.coverage([actual])
+    (row, *_) = coverage([actual])
     assert (row["both"], row["same"]) == ([2, 2], [1, 1])

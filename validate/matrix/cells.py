@@ -7,20 +7,18 @@ one value: its mean square over all conditions.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.programs import catalogue
-from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.scenario.overhead import Calibration, ModelError
+from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Scenario
 
-from ..calibration.profile import network_kind, rounded
+from ..calibration.profile import rounded
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET
@@ -29,7 +27,6 @@ REGRET = 0.05  # most regret of a good pick
 SIDES = ("paired", "independent")  # run directories of predictions
 QUANTITIES = (PACE, TARGET)
 WEIGHT = 3  # weight of the mean over all programs, in programs of a family
-FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals in cells
 
 Row = dict[str, Any]
 Cell = Row
@@ -178,68 +175,3 @@ def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
             errors[quantity][kind] = rounded(math.sqrt(mean))
         counts.append(len(means))
     return ModelError(programs=min(counts), source=source, **errors) if errors else None
-
-
-def judged(cells: Sequence[Row]) -> list[Row]:
-    """Add to every cell the intervals that follow from other programs' errors.
-
-    `left_out`, per quantity: `interval90` and `inside` for independent delays; `same`: whether the
-    interval from the model's error alone contains the measured value, with the same delays.
-    """
-    results = []
-    for cell in cells:
-        kind = network_kind(cell["network"])
-        others = [one for one in cells if network_kind(one["network"]) == kind]
-        error = learn([other for other in others if name(other) != name(cell)])
-        rows = {quantity: _judged(cell, quantity, error) for quantity in QUANTITIES}
-        results.append(cell | {"left_out": rows})
-    return results
-
-
-def _judged(cell: Row, quantity: str, model: ModelError | None) -> Row:
-    row: Row = {"interval90": None, "inside": None, "same": None}
-    if model is None:
-        return row
-    apart, paired = cell["independent"][quantity], cell[quantity]
-    stated, predicted, measured = (apart[key] for key in ("interval90", "predicted", "measured"))
-    error = Unfitted(model, family(cell)).spreads(quantity)[1]
-    if stated and stated[0] and predicted and measured:
-        (low, high), half = stated, Spread(1.0, FREEDOM).within()
-        chance = Spread((math.log(predicted / low) / half) ** 2, FREEDOM)
-        wide = (chance + error).within()
-        above = None if high is None else predicted * math.exp(wide)
-        row["interval90"] = [predicted * math.exp(-wide), above]
-        row["inside"] = holds(row["interval90"], measured)
-    if paired["predicted"] and paired["measured"]:
-        row["same"] = abs(math.log(paired["measured"] / paired["predicted"])) <= error.within()
-    return row
-
-
-KINDS: dict[str, Callable[[Row], str]] = {
-    "all": lambda cell: "",
-    "network": lambda cell: cell["network"],
-    "family": lambda cell: str(family(cell)),
-    "program": lambda cell: cell["program"],
-}
-
-
-def coverage(cells: Sequence[Row]) -> list[Row]:
-    """Count the intervals of `judged` cells that contain the measured value.
-
-    Rows are for all cells, and by network, family and program, as (what, which). They have (held,
-    of) for every quantity, for `both`, and `same` with the same delays.
-    """
-    groups: dict[tuple[str, str], list[Row]] = {("all", ""): []}
-    for what, cell in product(KINDS, (cell for cell in cells if cell["counted"])):
-        groups.setdefault((what, KINDS[what](cell)), []).append(cell["left_out"])
-
-    def held(members: Sequence[Row], quantities: Sequence[str], key: str) -> list[int]:
-        values = [member[quantity][key] for member in members for quantity in quantities]
-        return [values.count(True), len(values) - values.count(None)]
-
-    return [
-        {"what": what, "which": which}
-        | {quantity: held(members, [quantity], "inside") for quantity in QUANTITIES}
-        | {"both": held(members, QUANTITIES, "inside"), "same": held(members, QUANTITIES, "same")}
-        for (what, which), members in groups.items()
-    ]

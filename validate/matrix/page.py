@@ -51,7 +51,6 @@ class Matrix:
             "summary": cells.summary(self.cells),
             "conditions": cells.conditions(self.cells),
             "failed": self.failed,
-            "coverage": cells.coverage(self.cells),
             "cells": self.cells,
         }
 
@@ -69,10 +68,6 @@ def _percent(value: float | None) -> str:
 def _errors(ends: Sequence[float | None]) -> str:
     """Format the median and the 95th percentile of errors."""
     return ", ".join(map(_percent, ends))
-
-
-def _share(counts: list[int]) -> str:
-    return f"{100 * counts[0] / counts[1]:.0f} %" if counts[1] else "-"
 
 
 def table(matrix: Matrix) -> Table:
@@ -96,10 +91,9 @@ def write(matrix: Matrix, folder: Path) -> Path:
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
 
     name = file_stem(matrix.machine)
-    matrix.cells = cells.judged(matrix.cells)
     document = matrix.json()
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"share": _share, "percent": _percent, "errors": _errors}
+    environment.filters |= {"percent": _percent, "errors": _errors}
     versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
     template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
     page = environment.from_string(template).render(
