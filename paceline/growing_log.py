@@ -3,41 +3,37 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from paceline.deploy.watch import Report, Watcher
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import log_table
 from paceline.simulator.objectives.learning_curve import curve
 from paceline.validate.logs import tables
 
 POLL = 1.0  # seconds between two looks at the log
 RARELY = 10.0  # times what a look takes, until the next look at a long log
-KEPT = 300_000  # bytes at both ends of the known part of a log that are read again
 Row = tuple[int, float, int, float | None]
 
 
-def rows(path: Path, columns: Mapping[str, str], known: int = 0) -> list[Row]:
+def rows(path: Path, columns: Mapping[str, str]) -> list[Row]:
     """Return the lines of a log: step, seconds (nan: unknown), their steps, and loss.
 
-    Ranks other than the first are left out, as is a last line without an end, and many of the lines
-    in the first `known` bytes. Raises InputError if the log has neither times nor losses.
+    Ranks other than the first are left out, as is a last line without an end. Raises InputError if
+    the log has neither times nor losses.
     """
-    cut = partial(_without_known, known)
     losses, timed, problem = dict[int, float](), dict[int, tuple[float, int]](), None
     of_times = {quantity: name for quantity, name in columns.items() if quantity != "loss"}
     of_losses = {key: columns[key] for key in ("step", "loss") if key in columns}
     try:
-        log = tables.read(path, of_times, cut=cut)
+        log = tables.read(path, of_times, cut=_ended)
         first = log.rank == log.rank.min()
         seconds, steps = log.seconds[first].tolist(), log.steps[first].astype(int).tolist()
         timed = dict(zip(log.step[first].tolist(), zip(seconds, steps, strict=True), strict=True))
     except InputError as error:
         problem = error
     try:
-        _, by, _ = curve.read_columns(path, of_losses, cut=cut)
+        _, by, _ = curve.read_columns(path, of_losses, cut=_ended)
         losses = {int(step): float(loss) for step, loss in zip(by["step"], by["loss"], strict=True)}
     except (ValueError, LookupError, InputError, OSError) as error:
         if "loss" in columns or not timed:
@@ -49,19 +45,9 @@ def rows(path: Path, columns: Mapping[str, str], known: int = 0) -> list[Row]:
     return [(step, *timed[step], losses.get(step)) for step in sorted(timed)]
 
 
-def _without_known(known: int, data: bytes) -> bytes:
-    """Return a log without a last line that has no end, and with few of the `known` first bytes.
-
-    The first `KEPT` bytes show the columns, and the last `KEPT` known bytes give the step before
-    the new ones. Empty lines replace those between, so that the others keep their numbers. A JSON
-    document is returned whole, because a part of it cannot be read.
-    """
-    if data[-1:] not in (b"}", b"]"):
-        data = data[: data.rfind(b"\n") + 1]
-    first, last = data.find(b"\n", KEPT), data.rfind(b"\n", 0, max(0, known - KEPT))
-    if not 0 < first < last or data.lstrip()[:1] == b"[" or log_table.HISTORY.encode() in data:
-        return data
-    return data[:first] + b"\n" * data.count(b"\n", first, last) + data[last:]
+def _ended(data: bytes) -> bytes:
+    """Return a log without a last line that has no end, unless it is a JSON document."""
+    return data if data[-1:] in (b"}", b"]") else data[: data.rfind(b"\n") + 1]
 
 
 def follow(
@@ -75,23 +61,23 @@ def follow(
 
     `waiting`: takes notes. Raises InputError at the end if the log still cannot be read.
     """
-    end, size, known, seen, problem, ended = time.monotonic() + seconds, -2, 0, 0, "", False
+    end, size, seen, problem, ended = time.monotonic() + seconds, -2, 0, "", False
     try:
         while True:
             began, now = time.monotonic(), path.stat().st_size if path.exists() else -1
             if 0 <= now < size:
                 waiting(f"{path}: shorter than before; it is read anew, after step {watcher.taken}")
             if now != size:
-                known, size = known if now > size else 0, now
+                size = now
                 try:
-                    for row in rows(path, columns, known):
+                    for row in rows(path, columns):
                         if row[0] > watcher.taken:
                             watcher.add(*row)
-                    problem, known = "", size
+                    problem = ""
                 except InputError as error:  # no step was printed yet, or the log is being rotated
                     if seconds and not problem:
                         waiting(str(error))
-                    problem, known = str(error), 0
+                    problem = str(error)
                 yield from watcher.reports[seen:]
                 seen = len(watcher.reports)
             if (left := end - time.monotonic()) <= 0:

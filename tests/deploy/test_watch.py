@@ -200,7 +200,6 @@ def test_a_log_that_grows(name, plan, tmp_path, monkeypatch):
     """Half a line waits for its end; an empty log waits for its first steps."""
     log, waiting, text = tmp_path / name, [], lines(name, 2.0)
     parts = ["", *(text[: len(text) * n // 7] for n in range(1, 7)), text]
-    monkeypatch.setattr(growing_log, "KEPT", 500)
     log.write_text(parts.pop(0))
     now = [0.0]
 
@@ -228,7 +227,6 @@ def test_a_log_that_is_rotated_until_ctrl_c(plan, tmp_path, monkeypatch):
     log, waiting, text = tmp_path / "job.csv", [], lines("job.csv", 2.0)
     acts = [lambda: log.write_text(text[:900]), log.unlink, lambda: log.write_text(text)]
     log.write_text(text[:2000])
-    monkeypatch.setattr(growing_log, "KEPT", 500)
 
     def sleep(seconds):
         if not acts:

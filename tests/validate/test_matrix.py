@@ -38,7 +38,6 @@ def cell(program, condition="exponential", **changes):
         TARGET: target | changes.pop("target", {}),
         "independent": {PACE: apart | {"interval90": [0.09, 0.11]},
                         TARGET: apart | changes.pop("apart", {})},
-        "left_out": {quantity: {"inside": True, "same": True} for quantity in (PACE, TARGET)},
         "to_blame": "link",
     }  # fmt: skip
     return actual | changes
