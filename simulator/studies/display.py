@@ -101,15 +101,15 @@ def _whole(text: str) -> str:
     return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
 
 
-def extra(name: str, of: str | None = None) -> Any:
-    """Import a library that belongs to the optional extra `of` (default: the extra of its name).
+def extra(name: str) -> Any:
+    """Import a library that belongs to the optional extra of its name.
 
     Raises InputError if it is not installed.
     """
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise InputError(f'{name} is not installed; pip install "paceline[{of or name}]"') from None
+        raise InputError(f'{name} is not installed; pip install "paceline[{name}]"') from None
 
 
 def text(value: Any) -> str:

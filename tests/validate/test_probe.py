@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
-pytest.importorskip("tomlkit")
 
 import paceline
 import paceline.command_line
@@ -18,9 +17,9 @@ from paceline.simulator.inputs.units import to_si
 from paceline.simulator.load.load import load
 from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.validate.calibration import profile as profiles
-from paceline.validate.calibration import sources
 from paceline.validate.calibration.overheads import Term
 from paceline.validate.calibration.profile import Profile
+from paceline.validate.logs import single
 from paceline.validate.probe import doctor
 from paceline.validate.probe import profile as probe_profile
 from paceline.validate.probe.doctor import Diagnosis
@@ -91,14 +90,14 @@ def test_latency_and_bandwidth_are_recovered_from_noisy_times(alpha, beta, seed,
     sizes = [2**k for k in range(10, 25, 2)]
     noise = rng.lognormal(0, 0.02, (len(sizes), repeats))
     noise[:, ::5] *= 10  # a crowded machine delays some
-    latency, per_byte = sources.alpha_beta(sizes, (alpha + beta * np.array(sizes))[:, None] * noise)
+    latency, per_byte = single.alpha_beta(sizes, (alpha + beta * np.array(sizes))[:, None] * noise)
     assert latency == pytest.approx(alpha, rel=0.1)
     assert per_byte == pytest.approx(beta, rel=0.1)
 
 
 def test_times_that_do_not_depend_on_size_have_no_bandwidth():
     times = np.array([[3e-3], [2e-3], [1e-3]])
-    assert sources.alpha_beta(np.array([1000, 2000, 4000]), times)[1] == 0
+    assert single.alpha_beta(np.array([1000, 2000, 4000]), times)[1] == 0
 
 
 @looped(

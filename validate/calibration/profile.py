@@ -1,7 +1,6 @@
 """Read and write profiles: measurements that scenarios extend."""
 
 import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,15 +11,14 @@ from pydantic import BaseModel, ValidationError
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.paths import refusals
+from paceline.simulator.inputs.toml_text import write_toml
 from paceline.simulator.load.document import SHOWN, read_toml
 from paceline.simulator.load.explain import explain, line
 from paceline.simulator.results import prediction_interval, store
 from paceline.simulator.results.store import free_file
 from paceline.simulator.scenario.fields import Many, Section
 from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.studies.display import extra
 
-INLINE = "dist"  # a table with this key is a law, and is written on one line
 DIGITS = 4  # significant digits of a number
 STEADY = 0.05  # relative standard deviation below which a time is constant
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -57,9 +55,7 @@ class Profile:
 
     def text(self) -> str:
         """Return the text of the file."""
-        body = _item(self.tables, extra("tomlkit", "train")).as_string().strip()
-        # one empty line before each table
-        body = re.sub(r"\n+\[", "\n\n[", f"\n{body}\n").lstrip("\n")
+        body = write_toml(_plain(self.tables))
         head = "".join(f"# {line}".rstrip() + "\n" for line in self.head)
         return f"{head}\n{body}" if head else body
 
@@ -166,27 +162,12 @@ def _quantity(value: float, units: tuple[tuple[float, str], ...], least: float =
     return f"{float(f'{value / unit:.{DIGITS}g}'):.12g} {name}"
 
 
-def _is_table(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_table, value))
-    return isinstance(value, Mapping) and INLINE not in value
-
-
-def _item(value: Any, tomlkit: Any) -> Any:
-    """Convert a value for tomlkit: keys of a table before its tables, numbers rounded."""
+def _plain(value: Any) -> Any:
+    """Return a value of a profile as dicts and lists, with its numbers rounded."""
     if isinstance(value, Mapping):
-        table = tomlkit.table(False) if _is_table(value) else tomlkit.inline_table()
-        for key in sorted(value, key=lambda key: _is_table(value[key])):
-            table.add(key, _item(value[key], tomlkit))
-        return table
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [_item(item, tomlkit) for item in value]
-        if not _is_table(value):
-            return items
-        tables = tomlkit.aot()
-        for item in items:
-            tables.append(item)
-        return tables
+        return [*map(_plain, value)]
     return rounded(value) if isinstance(value, float) else value
 
 
