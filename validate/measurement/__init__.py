@@ -1,1 +1,4 @@
-"""Convert files of processes to runs: `measure.measure`; `evidence` decides if a run counts."""
+"""Convert the files of a run's processes to curves and events.
+
+Import `measure.measure`, or `evidence`, which decides if a run counts.
+"""
