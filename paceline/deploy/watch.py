@@ -349,6 +349,13 @@ def _loss_interval(
     return by_law
 
 
+def _step_time(runs: Sequence[Run], row: Mapping[str, Any]) -> Amount:
+    """Return the predicted seconds per step; without an interval, that of all seeds."""
+    paces = [run.duration / run.steps for run in runs]
+    low, high = (row.get("interval90") or {}).get("seconds_per_step") or (min(paces), max(paces))
+    return fmean(paces), float(low), float(high)
+
+
 def watch(
     plan: Path | str, *, label: str | None = None, start: int = 0, logs: bool | None = None
 ) -> Watcher:
@@ -376,12 +383,10 @@ def watch(
         interval, last = _loss_interval(scenario, algorithm, runs), max(run.steps for run in runs)
         losses = [(step, *interval(step)) for step in np.geomspace(1, last, 200).round().tolist()]
     workers, duration = (row.get("workers") or {}).get("compute"), row["duration"]
-    paces = [run.duration / run.steps for run in runs]
-    ends = (row.get("interval90") or {}).get("seconds_per_step") or (min(paces), max(paces))
     overlaps = catalogue()[algorithm.name].family != "blocking"
     prediction = Prediction(
         label=algorithm.label,
-        step_time=(fmean(paces), float(ends[0]), float(ends[1])),
+        step_time=_step_time(runs, row),
         steps=(fmean(totals), low, high),
         period=tau if isinstance(tau, int) and tau > 0 else 1,
         losses=losses,
