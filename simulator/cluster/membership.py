@@ -1,15 +1,13 @@
 """Compute when workers are members: by a law, by times of day, or by a trace.
 
-A worker that joins receives the model as a message from the server or another worker. Workers that
-join at the same time share the sender's link equally (`Members`). A worker is absent until it has
-the model; if it leaves earlier, the transfer restarts on its return.
+A worker that joins receives the model as a message from the server or another worker. It is absent
+until it has the model; if it leaves earlier, the transfer restarts on its return.
 """
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush, merge
-from itertools import chain, count, takewhile
+from heapq import merge
+from itertools import chain, count, islice, takewhile
 from math import inf, nextafter
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from ..distributions.distribution import Distribution
 from ..distributions.random_streams import Purpose, generator
 from ..scenario.cluster import DAY, Cluster, Membership
 from ..scenario.scenario import Scenario
-from .failures import Calendar, Down, merged, united
+from .failures import NEVER, Calendar, Down, merged, united
 
 Transfer = Callable[[int], tuple[float, float]]
 """A function from a joining rank to the model's transmission time and latency (s)."""
@@ -29,16 +27,17 @@ TRIES = 200  # a worker that fails to join this often in a row has left for good
 
 
 class Absence(NamedTuple):
-    """One absence (s): when the worker left, returned, restarted, and had the model."""
+    """One absence (s): when the worker left, returned, restarted, and had the model.
+
+    `sent`: when the transfer of the model ended; `share`: of the model that was sent by then.
+    """
 
     left: float
     back: float
     ready: float
     joined: float
-
-
-Agenda = list[tuple[float, int, Absence, float]]
-"""A heap of transfers: time, rank, absence, and the seconds from then to the model's arrival."""
+    sent: float = inf
+    share: float = 0.0
 
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
@@ -139,11 +138,10 @@ def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
 
 
 class Members:
-    """Absences of the workers of one run, computed on demand, in order of return.
+    """Absences of the workers of one run, computed on demand.
 
-    Joining workers share the sender's link equally (processor sharing): n transfers take n times as
-    long. A worker that leaves cancels its transfer, so it has at most one. `pay`: whether workers
-    download the model when they join; without a `transfer` they do so when selected.
+    `pay`: whether workers download the model when they join; without a `transfer` they do so when
+    selected. `hurried`: workers that never stayed long enough to receive the model.
     """
 
     def __init__(self, scenario: Scenario, seed: int, transfer: Transfer | None) -> None:
@@ -151,23 +149,30 @@ class Members:
         self._transfer = transfer or (lambda rank: (0.0, 0.0))
         specs: list[Membership | None] = scenario.cluster.of_workers("membership")
         self.notice = [0.0 if spec is None else spec.notice for spec in specs]
-        self._coming = [_absences(spec, seed, rank) for rank, spec in enumerate(specs)]
-        self._next: list[tuple[float, int, float]] = []  # return, rank, departure
-        self._departed = [inf] * len(specs)  # when each worker leaves for good (s)
-        self.hurried = set[int]()  # workers that never stayed long enough to receive the model
+        self.hurried = set[int]()
+        self._coming = [self._of(spec, seed, rank) for rank, spec in enumerate(specs)]
         self._absences: list[list[Absence]] = [[] for _ in specs]
-        self._pending = [0] * len(specs)  # by worker: absences that `_absences` does not hold yet
-        self._tries = [0] * len(specs)  # by worker: failed attempts to join, in a row
-        self._joining: dict[int, Absence] = {}  # by rank: joins when it leaves again
-        self._needs: dict[int, tuple[float, float]] = {}  # by rank: its end in `_ends`, seconds
-        self._sent = deque[tuple[float, int, float]]()  # transfers' ends (s), ranks, shares
-        self._ends: Agenda = []  # by the link time (s) at which each transfer is complete
-        self._cuts: Agenda = []  # the same transfers, by the worker's departure (s)
-        self._clock = self._served = 0.0  # `_served`: link time of each transfer (s)
-        for rank in range(len(specs)):
-            self._announce(rank)
+        self._counted = 0.0  # time up to which `sent` has yielded transfers
         ranks = range(len(specs))
         self.calendars = [Calendar((a.left, a.joined) for a in self.of(rank)) for rank in ranks]
+
+    def _of(self, spec: Membership | None, seed: int, rank: int) -> Iterator[Absence]:
+        """Yield a worker's absences, which end when it has the model or leaves again."""
+        spans, tries = _absences(spec, seed, rank), 0
+        (left, back), (sends, latency) = next(spans, NEVER), self._transfer(rank)
+        while left < inf:
+            if back == inf or tries == TRIES:
+                self.hurried |= {rank} if back < inf else set()
+                yield Absence(left, inf, inf, inf)
+                return
+            leaves, returns = next(spans, NEVER)
+            ready = min(back + self._restart, leaves)
+            sent = min(ready + sends, leaves)
+            joined = min(sent + latency, leaves)
+            share = 1 - (ready + sends - sent) / (sends or 1.0) if ready < leaves else 0.0
+            yield Absence(left, back, ready, joined, sent, share)
+            tries = tries + 1 if joined == leaves else 0
+            left, back = leaves, returns
 
     def absent(self, rank: int, time: float) -> bool:
         """Return whether a worker, by rank, is absent at a time (s); the server never is."""
@@ -202,91 +207,23 @@ class Members:
         """Yield a worker's absences that end after a time (s), in order."""
         absences = self._absences[rank]
         for index in count(bisect_right(absences, after, key=lambda span: span.joined)):
-            while len(absences) <= index and self._pending[rank]:
-                self._advance()
-            if len(absences) <= index:
-                break
+            if index == len(absences):
+                absences += islice(self._coming[rank], 1)
+            if index == len(absences):
+                return
             if absences[index].joined > after:
                 yield absences[index]
-        if self._departed[rank] < inf:
-            yield Absence(self._departed[rank], inf, inf, inf)
-
-    def _announce(self, rank: int) -> float:
-        """Schedule a worker's next absence; return its start (s)."""
-        left, back = next(self._coming[rank], (inf, inf))
-        if back < inf:
-            heappush(self._next, (back, rank, left))
-            self._pending[rank] += 1
-        else:
-            self._departed[rank] = left
-        return left
-
-    def _advance(self) -> None:
-        """Advance to the next request for the model, or to the end of the last transfer."""
-        until = self._next[0][0] + self._restart if self._next else inf
-        while self._joining:
-            served, leaves = self._earliest(self._ends), self._earliest(self._cuts)
-            end = self._clock + (served - self._served) * len(self._joining)
-            if min(end, leaves) > until:
-                break
-            self._move_clock(min(end, leaves))
-            if end <= leaves:
-                self._served = served
-            _, rank, absence, latency = heappop(self._ends if end <= leaves else self._cuts)
-            del self._joining[rank]
-            needs, holds = self._needs.pop(rank)
-            missing = (needs - self._served) / holds if end > leaves else 0.0
-            self._sent.append((self._clock, rank, 1 - missing))
-            self._record_join(rank, absence, self._clock + latency)
-        if not self._next:
-            return
-        self._move_clock(until)
-        back, rank, left = heappop(self._next)
-        if self._tries[rank] == TRIES:
-            self._departed[rank], self._pending[rank] = left, 0
-            self.hurried.add(rank)
-            return
-        leaves = self._announce(rank)
-        absence = Absence(left, back, min(until, leaves), leaves)
-        if leaves <= until:
-            self._record_join(rank, absence, leaves)
-            return
-        self._joining[rank] = absence
-        holds, latency = self._transfer(rank)
-        self._needs[rank] = self._served + holds, holds
-        heappush(self._ends, (self._served + holds, rank, absence, latency))
-        heappush(self._cuts, (leaves, rank, absence, inf))
-
-    def _record_join(self, rank: int, absence: Absence, joined: float) -> None:
-        """Record when a worker has the model, or that it leaves first."""
-        self._tries[rank] = self._tries[rank] + 1 if joined >= absence.joined else 0
-        self._absences[rank].append(absence._replace(joined=min(joined, absence.joined)))
-        self._pending[rank] -= 1
-
-    def _earliest(self, agenda: Agenda) -> float:
-        """Return the earliest time on an agenda among transfers still under way."""
-        while self._joining.get(agenda[0][1]) is not agenda[0][2]:
-            heappop(agenda)
-        return agenda[0][0]
-
-    def _move_clock(self, time: float) -> None:
-        """Advance all transfers under way, which share the link equally."""
-        if self._joining:
-            self._served += (time - self._clock) / len(self._joining)
-        else:
-            self._served, self._ends, self._cuts = 0.0, [], []
-        self._clock = time
 
     def sent(self, until: float) -> Iterator[tuple[int, float]]:
         """Yield rank and share sent of each transfer that ended since the last call.
 
         The share is below 1 if the worker left before the transfer's end.
         """
-        while self._clock <= until and (self._next or self._joining):
-            self._advance()
-        while self._sent and self._sent[0][0] <= until:
-            _, rank, share = self._sent.popleft()
-            yield rank, share
+        for rank in range(len(self._absences)):
+            for absence in takewhile(lambda a: a.sent <= until, self.of(rank, self._counted)):
+                if absence.sent > self._counted:
+                    yield rank, absence.share
+        self._counted = max(self._counted, until)
 
     def away(self, start: float, end: float) -> np.ndarray:
         """Return each worker's seconds of absence in a span, shape (workers,)."""

@@ -92,42 +92,22 @@ def test_the_bytes_of_joining_are_counted_and_charged(present, absent, end, byte
     assert served.links["a->b"] - gradients in {bytes_, bytes_ - 4000}
 
 
-class Storm:
-    """Three workers that are back at 29, 29 and 30 s; the model takes 2 s of the link, 0.5 on."""
-
-    def __init__(self):
-        text = {"present": "20 s", "absent": "9 s"}
-        late = {"present": "20 s", "absent": "10 s"}
-        groups = [{"name": "a", "workers": 2, "membership": text},
-                  {"name": "b", "workers": 1, "membership": late}]  # fmt: skip
-        world = scenario({"name": "ssgd"}, cluster={"group": groups})
-        self.members = Members(world, 0, lambda rank: (2.0, 0.5))
-
-
-def test_those_who_join_at_once_share_the_source_s_link():
-    """Two share from 29 s: 1.5 s of work are left of each at 30 s, when the third joins them."""
-    members = Storm().members
-    joined = [next(members.of(rank)).joined for rank in range(3)]
-    first, second, third = joined
-    assert first == second == pytest.approx(30 + 3 * 1.5 + 0.5)
-    assert third == pytest.approx(30 + 3 * 1.5 + 0.5 + 0.5)
-
-
 def test_who_leaves_again_cancels_its_download():
-    """There for 1 s of 2, alone or as one of 64: 0.8 s of the link suffice for one; none joins."""
+    """There for 1 s: 0.9 s suffice to join, 1.1 s do not."""
 
-    def absences(workers):
-        spec = {"present": "1 s", "absent": "1 s"}
-        world = scenario({"name": "ssgd"}, workers=workers, cluster={"membership": spec})
-        members = Members(world, 0, lambda rank: (0.8, 0.1))
-        assert len(members._joining) <= workers
-        return members.calendars[0].during(0.0, 6.0)
+    def absences(transfer, present="1 s", absent="1 s"):
+        membership = {"membership": {"present": present, "absent": absent}}
+        world = scenario({"name": "ssgd"}, workers=2, cluster=membership)
+        return Members(world, 0, lambda rank: transfer)
 
-    assert np.allclose(absences(1), [(1, 2.9), (3, 4.9), (5, 6)])
-    assert absences(64) == [(1, 6)]
-    late = {"name": "ssgd"}, {"membership": {"present": "5 s", "absent": "2 s"}}
-    storm = Members(scenario(late[0], workers=2, cluster=late[1]), 0, lambda rank: (2.0, 0.5))
-    assert [a.joined for a, _ in zip(storm.of(0), range(2), strict=False)] == [11.5, 18.5]
+    joins = absences((0.8, 0.1))
+    assert np.allclose(joins.calendars[0].during(0.0, 6.0), [(1, 2.9), (3, 4.9), (5, 6)])
+    assert [*joins.sent(4.8)] == [(0, 1.0), (0, 1.0), (1, 1.0), (1, 1.0)]
+    never = absences((1.1, 0.1))
+    assert never.calendars[1].during(0.0, 6.0) == [(1, 6)]
+    assert [share for _, share in never.sent(3.0)] == pytest.approx([1 / 1.1, 1 / 1.1])
+    late = absences((2.0, 0.5), "5 s", "2 s")
+    assert [a.joined for a, _ in zip(late.of(0), range(2), strict=False)] == [9.5, 16.5]
 
 
 @looped(
