@@ -17,7 +17,6 @@ from pydantic import TypeAdapter
 
 from .cluster.speed import slowed_end
 from .distributions.distribution import Distribution
-from .distributions.empirical import ReplayedTimes
 from .distributions.order_statistics import expected_max
 from .errors import InputError
 from .network.closed_form import ClosedForm, CollectiveCost
@@ -495,7 +494,6 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
     varies = any(part.bursts or part.profile for part in parts)
     absent = any(part.failures or part.membership for part in parts)
     changes = any(link.profile for link in network.link)
-    replayed = any(isinstance(part.compute, ReplayedTimes) for part in parts)
     clients = f"steps count only the {cluster.participants} clients of a round"
     return [
         (
@@ -505,5 +503,4 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
         (absent, "failures and absences are ignored: Theorem 1 needs independent times"),
         (cluster.sampling, clients),
         (changes, "the network stays as at the start: later changes are ignored"),
-        (replayed, "the times of a trace are drawn at random: Theorem 1 ignores their order"),
     ]

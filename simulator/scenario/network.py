@@ -8,7 +8,7 @@ from pydantic import Field, Strict, model_validator
 
 from ..distributions.law import Law
 from ..distributions.parametric import Constant
-from ..distributions.time_profile import ProfileOf
+from ..distributions.time_profile import TimeProfile
 from ..inputs import csv_files
 from ..inputs.units import Bytes, to_si
 from .cluster import Failures
@@ -134,7 +134,7 @@ class Link(_Line):
     sharing: Literal["full-duplex", "per-flow"] = optional(
         "whether the bandwidth applies per direction or per flow", "full-duplex"
     )
-    profile: ProfileOf | None = optional("factor of its bandwidth over time")
+    profile: TimeProfile | None = optional("factor of its bandwidth over time")
 
 
 class Network(_Line):

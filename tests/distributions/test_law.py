@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from scipy import integrate, stats
 
 from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.time_profile import ProfileOf
+from paceline.simulator.distributions.time_profile import TimeProfile
 from tests.helpers.cases import beside
 
 LAW = TypeAdapter(Law)
@@ -202,12 +202,11 @@ def test_json_schema_accepts_what_the_models_accept():
 # Profiles of time
 
 
-PROFILE = TypeAdapter(ProfileOf)
 STEPS = {"at": ["0 s", "1 h"], "factor": [1.0, 0.5]}
 
 
 def read(folder=".", **table):
-    return PROFILE.validate_python(table, context={"folder": folder})
+    return TimeProfile.model_validate(table, context={"folder": folder})
 
 
 @st.composite
@@ -226,28 +225,13 @@ def profiles(draw):
 def test_steps_hold_until_the_next_one_and_the_last_one_stays():
     profile = read(**STEPS)
     assert list(profile.segments()) == [(0, 1.0), (3600, 0.5)]
-    assert [profile.at(t) for t in (0, 3599.9, 3600, 1e9)] == [1.0, 1.0, 0.5, 0.5]
     assert profile.mean == 0.5
 
 
 def test_a_period_repeats_them_for_ever():
     profile = read(**STEPS, period="4 h")
     assert list(islice(profile.segments(), 4)) == [(0, 1), (3600, 0.5), (14400, 1), (18000, 0.5)]
-    assert [profile.at(t) for t in (14399, 14400, 18000)] == [0.5, 1.0, 0.5]
     assert profile.mean == pytest.approx((1 + 3 * 0.5) / 4)
-
-
-@given(profiles(), st.floats(0, 1e4))
-def test_looking_at_a_time_agrees_with_the_segments(profile, time):
-    """Also at the boundaries themselves, whatever their rounding."""
-    shown = list(islice(profile.segments(), 200))
-    for start, factor in shown:
-        assert profile.at(start) == factor
-        assert profile.at(math.nextafter(start, math.inf)) == factor
-    for (start, factor), (end, _) in pairwise(shown):
-        assert start < end
-        if start <= time < end:
-            assert profile.at(time) == factor
 
 
 @given(profiles())
@@ -265,7 +249,7 @@ def test_a_file_says_the_same_as_a_table(tmp_path):
     loaded = read(tmp_path, file="load.csv", period="4 h")
     table = read(**STEPS, period="4 h")
     assert list(islice(loaded.segments(), 9)) == list(islice(table.segments(), 9))
-    assert pickle.loads(pickle.dumps(loaded)).at(14400) == 1.0
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
 
 
 # A law of an installed package: the class on the page that shows how

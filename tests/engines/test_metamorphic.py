@@ -117,7 +117,7 @@ def _trouble(rng: random.Random, some: Callable[[str], bool], made: Table) -> No
     if some("profile"):
         cluster |= {"region": "b", "group": [{"name": "a", "workers": 1, "region": "a"}]}
         link: Table = {"between": ["a", "b"], "bandwidth": "500 kbit/s"}
-        profile = {"kind": "steps", "at": ["0 s", "5 s"], "factor": [1.0, 0.5]}
+        profile = {"at": ["0 s", "5 s"], "factor": [1.0, 0.5]}
         network |= {"model": "flows", "link": [link | {"profile": profile}]}
     if some("bursts"):
         cluster["bursts"] = {"factor": 3, "on": "3 s", "off": "6 s"}
