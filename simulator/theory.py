@@ -10,12 +10,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, combinations
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from .cluster.speed import slowed_end
 from .distributions.distribution import Distribution
 from .distributions.order_statistics import expected_max
 from .errors import InputError
@@ -51,26 +50,6 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
     the expected duration of one average (seconds).
     """
     return expected_max(workers, tau) + D / tau
-
-
-def bucketed_seconds_per_step(
-    compute: float, ready: Sequence[float], costs: Sequence[CollectiveCost], times: float = 1.0
-) -> float:
-    """Return seconds per step of ssgd-bucketed (DistributedDataParallel).
-
-    `compute`: seconds of computing per step; bucket i is complete after the share `ready[i]` of it,
-    and costs `costs[i]`. Buckets occupy the links in turn, and their latencies overlap. Computing
-    takes `times` as long during transfers.
-    """
-    free = end = freed = done = 0.0
-    flights: list[tuple[float, float]] = []
-    for share, cost in zip(ready, costs, strict=True):
-        freed, done = float(slowed_end(freed, compute * (share - done), flights, times)), share
-        begins = max(free, freed)
-        free = begins + cost.transmission
-        end = max(end, free + cost.latency)
-        flights.append((begins, free + cost.latency))
-    return end
 
 
 def scalability(compute: float, seconds_per_step: float) -> float:
@@ -284,10 +263,9 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     """
     world = selected(scenario)
     if world is None:
-        none = dict.fromkeys(("sync_seconds_per_step", "bucketed_seconds_per_step"))
         tables = "periods", "tau_star", "intervals", "crossings", "hpsgd", "hybrid"
-        empty = {key: list[Any]() for key in tables}
-        return none | empty | {"hide": {}, "notes": [UNKNOWN]}
+        empty: dict[str, Any] = {key: [] for key in tables}
+        return {"sync_seconds_per_step": None} | empty | {"hide": {}, "notes": [UNKNOWN]}
     workers, cost = _laws(world), mean_cost(world)
     D, step = cost.transmission + cost.latency, steps_of(world)
     if not 0 < step(1) < math.inf:
@@ -299,16 +277,13 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     means = [sum(law.expectation for law in laws) for laws in workers]
     alone = len(means) / world.team.ideal_rate  # seconds per step without waiting
     bound = _bound(scenario, len(workers))
-    bucketed = _in_buckets(scenario)
     return {
         "sync_seconds_per_step": step(1),
-        "bucketed_seconds_per_step": bucketed,
         "periods": [
             {
                 "tau": tau,
                 "seconds_per_step": step(tau),
                 "speedup": step(1) / step(tau),
-                "bucketed_speedup": bucketed and bucketed / step(tau),
                 "valid": bound.valid(tau) if bound else None,
                 "floor": bound.floor(tau) if bound else None,
                 "scalability": scalability(alone, step(tau)),
@@ -369,22 +344,6 @@ def _laws(scenario: Scenario) -> list[list[Distribution]]:
     """Return each worker's laws, whose sum is a step's time including overhead."""
     laws, added = scenario.team.expected_laws, scenario.costs.step
     return [[*worker, added] for worker in laws] if added.expectation else laws
-
-
-def _in_buckets(scenario: Scenario) -> float | None:
-    """Return seconds per step of the first ssgd-bucketed; None without a formula."""
-    algorithm = next((a for a in scenario.algorithm if a.name == "ssgd-bucketed"), None)
-    if algorithm is None or not scenario.network.closed_form:
-        return None
-    pieces, first = algorithm.parameters["buckets"], scenario.cluster.unfreed_share
-    sizes = [1] * pieces if isinstance(pieces, int) else pieces
-    ready = [1.0] * len(sizes)
-    if algorithm.parameters["overlap"]:
-        ready = [first + (1 - first) * far / sum(sizes) for far in accumulate(sizes)]
-    under = scenario.under(algorithm)
-    network, compute = ClosedForm(under), expected_max(_laws(under), 1)
-    costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
-    return bucketed_seconds_per_step(compute, ready, costs, under.cluster.beside_collectives)
 
 
 def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:

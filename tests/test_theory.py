@@ -581,41 +581,18 @@ def test_extreme_numbers_stay_numbers(lr, smoothness, variance, gap, duration):
     assert len(table["tau_star"]) == 1
 
 
-@looped("library", ["ideal", "nccl"])
-@looped("accumulation", [1, 8])
-@looped("overlap", [True, False])
-def test_the_gain_over_ddp_is_that_of_a_simulation(library, accumulation, overlap):
-    """Constant computing: formulas and the program's own text give one time."""
-    made = worlds.scenario(
-        {"name": "ssgd-bucketed", "overlap": overlap}, workers=8, compute="300 ms", steps=3,
-        model={"parameters": 124_439_808, "tensors": "gpt2", "bytes_per_parameter": 4},
-        cluster={"accumulation": accumulation},
-        network={"library": library, "latency": "10 us", "bandwidth": "20 GB/s"},
-    )  # fmt: skip
-    predictions = theory.theory(made)
-    assert predictions["bucketed_seconds_per_step"] == pytest.approx(
-        worlds.simulate(made).duration / 3, rel=1e-9
-    )
-    assert predictions["periods"][0]["bucketed_speedup"] == pytest.approx(
-        predictions["bucketed_seconds_per_step"] / predictions["sync_seconds_per_step"]
-    )
-
-
 def test_theory_has_the_overheads_that_a_simulation_has():
-    """Of whole means, and of buckets their own."""
     made = worlds.scenario(
-        {"name": "ssgd"}, {"name": "ssgd-bucketed", "buckets": 3}, workers=8, compute="300 ms",
+        {"name": "ssgd"}, workers=8, compute="300 ms",
         steps=3, model={"parameters": 10_000_000, "bytes_per_parameter": 4},
         network={"latency": "10 us", "bandwidth": "1 GB/s"},
         overhead=[
             {"transmission_factor": 2.5, "hop": "1 ms", "step": "7 ms", "hop_bytes": "1 MB"},
-            {"algorithm": "ssgd-bucketed", "transmission_factor": 1.5, "collective": "2 ms"},
         ],
     )  # fmt: skip
     predictions = theory.theory(made)
-    whole, buckets = (worlds.simulate(made, index).duration / 3 for index in range(2))
+    whole = worlds.simulate(made).duration / 3
     assert predictions["sync_seconds_per_step"] == pytest.approx(whole, rel=1e-9)
-    assert predictions["bucketed_seconds_per_step"] == pytest.approx(buckets, rel=1e-9)
 
 
 def test_over_tcp_without_a_profile_a_step_takes_what_simulate_says():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, repeat
-from math import inf, log2
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -381,11 +381,6 @@ class ClosedForm:
         cluster = Cluster(ranks, len(hosts), pace, 2 / held[tree] if two else pace, inner)
         return cluster, held, hop
 
-    def growth(self, team: Team) -> float:
-        """Return the factor of [network].duration for a team's number of workers."""
-        size, way = self.workers if team is None else len(team), self.settings.duration_grows
-        return 1.0 if way == "not" else log2(size) if way == "log" else size - 1.0
-
     def hosts(self, team: Sequence[int]) -> list[list[int]]:
         """Split a team by host: a region with an inner link is one host."""
         by_host: dict[object, list[int]] = {}
@@ -397,8 +392,7 @@ class ClosedForm:
     def mean_cost(self, share: float = 1.0) -> CollectiveCost:
         """Return the expected cost of averaging a share of the model."""
         if self.given is not None:
-            spent = share * self.given.expectation * self.growth(None), 0.0
-            return CollectiveCost(*self.overhead.of_collective(*spent))
+            return CollectiveCost(*self.overhead.of_collective(share * self.given.expectation, 0.0))
         size, team = share * self.model_bytes, tuple(range(self.workers))
         way = self.way("mean", size, None)
         plan, added = self.plan(way.key, team), self.overhead
@@ -474,7 +468,7 @@ class Traffic:
         """Draw the next collective; return (transmission, latency) in seconds."""
         given, overhead = self.network.given, self.network.overhead
         if given is not None:
-            duration = float(given.sample(self._rng, 1)[0]) * self.network.growth(team)
+            duration = float(given.sample(self._rng, 1)[0])
             return overhead.of_collective(duration * payload / self.network.model_bytes, 0.0)
         way = self.network.way(kind, payload, team)
         plan, key = self._plan(way.key, team), way.key

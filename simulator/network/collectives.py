@@ -1,21 +1,20 @@
 """List collectives by their names in [network], with formulas and messages.
 
 To add a collective, add its name to `scenario.network.CollectiveName` and one entry to
-`COLLECTIVES`; the two network models, the checks and the reports follow from the entry. One that
-works in rounds of pairs needs only its rounds (`_in_rounds`).
+`COLLECTIVES`; the two network models, the checks and the reports follow from the entry.
 
-m is the number of workers of the team, p the largest power of two up to m. Both descriptions of a
-collective must move the same bytes over every link, and take the same time on equal links with no
-other traffic (tests/network/test_collectives.py).
+m is the number of workers of the team. Both descriptions of a collective must move the same bytes
+over every link, and take the same time on equal links with no other traffic
+(tests/network/test_collectives.py).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -277,97 +276,40 @@ def _by_region(team: Team, regions: Regions) -> list[list[int]]:
     return list(parts.values())
 
 
-# In rounds of pairs
+# Along a binomial tree
 
 
-class Round(NamedTuple):
-    """Simultaneous messages, from the first to the second rank of every pair.
+def _tree_rounds(team: Team) -> list[list[tuple[int, int]]]:
+    """Return rounds of simultaneous messages, pairs (sender, receiver).
 
-    `share`: bytes of a message per byte of the payload.
+    Reduce along a binomial tree in ceil(log2 m) rounds; broadcast in as many.
     """
-
-    pairs: list[tuple[int, int]]
-    share: float
-
-
-def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
-    """Make a collective in which workers exchange messages in pairs, round by round."""
-    return CollectiveKind(
-        lambda links, team: _rounds_plan(links, rounds(team)),
-        lambda team, _regions: _rounds_messages(rounds(team)),
-    )
-
-
-def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
-    """Cost a sequence of rounds; a round lasts as long as its slowest message."""
-    worst: Counter[RegionPath] = Counter()
-    held, volumes = 0.0, list[tuple[RegionPath, float]]()
-    for turn in rounds:
-        used = [links.link(a, b) for a, b in turn.pairs]
-        worst[max(used, key=lambda link: link.latency)] += 1
-        held += turn.share / min(link.bandwidth for link in used)
-        volumes += [(link, turn.share) for link in used]
-    return CollectivePlan(dict(worst), held, _volumes(volumes))
-
-
-def _rounds_messages(rounds: Iterable[Round]) -> Messages:
-    """Send every message once its sender and receiver have ended earlier rounds."""
-    builder = MessageBuilder()
-    for pairs, share in rounds:
-        numbers = builder.add(pairs, share, builder.after_both(pairs))
-        done: dict[int, list[int]] = {}
-        for number, pair in zip(numbers, pairs, strict=True):
-            for rank in pair:
-                done.setdefault(rank, []).append(number)
-        builder.last.update(done)
-    return builder.messages()
-
-
-def _tree(team: Team) -> list[Round]:
-    """Reduce along a binomial tree in ceil(log2 m) rounds; broadcast in as many."""
     m = len(team)
     reach = [2**level for level in range((m - 1).bit_length())]
     up = [[(team[low + far], team[low]) for low in range(0, m - far, 2 * far)] for far in reach]
     down = [[(low, high) for high, low in pairs] for pairs in reversed(up)]
-    return [Round(pairs, 1.0) for pairs in up + down]
+    return up + down
 
 
-def _recursive_doubling(team: Team) -> list[Round]:
-    """Exchange payloads at distances 1, 2, 4, ..., log2 p times (Thakur et al. 2005)."""
-    core, folded = _core(team)
-    middle = [Round(pairs, 1.0) for _, pairs in _exchanges(core)]
-    return _folding(folded, middle)
+def _tree_plan(links: RegionLinks, team: Team) -> CollectivePlan:
+    """Cost the rounds of a tree; a round lasts as long as its slowest message."""
+    worst: Counter[RegionPath] = Counter()
+    held, volumes = 0.0, list[tuple[RegionPath, float]]()
+    for pairs in _tree_rounds(team):
+        used = [links.link(a, b) for a, b in pairs]
+        worst[max(used, key=lambda link: link.latency)] += 1
+        held += 1 / min(link.bandwidth for link in used)
+        volumes += [(link, 1.0) for link in used]
+    return CollectivePlan(dict(worst), held, _volumes(volumes))
 
 
-def _halving_doubling(team: Team) -> list[Round]:
-    """Reduce-scatter by recursive halving, all-gather by doubling (Rabenseifner 2004).
-
-    log2 p exchanges of 1/2, 1/4, ... of the payload at distances 1, 2, ..., then in reverse.
-    """
-    core, folded = _core(team)
-    up = [Round(pairs, 0.5 / far) for far, pairs in _exchanges(core)]
-    return _folding(folded, up + up[::-1])
-
-
-def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
-    """Return p of the workers, and a pair (sender, receiver) per remaining worker."""
-    extra = len(team) - (1 << (len(team).bit_length() - 1))
-    folded = [(team[2 * pair + 1], team[2 * pair]) for pair in range(extra)]
-    return [*team[: 2 * extra : 2], *team[2 * extra :]], folded
-
-
-def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
-    """Add rounds in which the remaining workers send payloads, and get the mean."""
-    if not folded:
-        return middle
-    back = [(low, high) for high, low in folded]
-    return [Round(folded, 1.0), *middle, Round(back, 1.0)]
-
-
-def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Yield distances 1, 2, 4, ... and the pairs of workers at that distance."""
-    for level in range(len(team).bit_length() - 1):
-        yield 1 << level, [(team[a], team[a ^ (1 << level)]) for a in range(len(team))]
+def _tree(team: Team, _regions: Regions = ()) -> Messages:
+    """Send every message once its sender and receiver have ended earlier rounds."""
+    builder = MessageBuilder()
+    for pairs in _tree_rounds(team):
+        numbers = builder.add(pairs, 1.0, builder.after_both(pairs))
+        builder.last |= {r: [n] for n, pair in zip(numbers, pairs, strict=True) for r in pair}
+    return builder.messages()
 
 
 # In two binary trees at once
@@ -482,11 +424,9 @@ def _on_own_hosts(team: Team) -> Hosts:
 
 COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
     "ring": CollectiveKind(_ring_plan, _ring),
-    "tree": _in_rounds(_tree),
+    "tree": CollectiveKind(_tree_plan, _tree),
     "star": CollectiveKind(_star_plan, _star),
     "hierarchical": CollectiveKind(_hierarchical_plan, _hierarchical, needs_regions=True),
-    "recursive-doubling": _in_rounds(_recursive_doubling),
-    "halving-doubling": _in_rounds(_halving_doubling),
     "double-tree": CollectiveKind(
         lambda links, team: double_tree_plan(links, _on_own_hosts(team)),
         lambda team, _regions: double_tree(_on_own_hosts(team)),

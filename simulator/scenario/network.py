@@ -27,10 +27,7 @@ from .simgrid import PlatformOf
 
 SOCKETS = 4096  # most connections between two nodes, including all devices of a site
 
-CollectiveName = Literal[
-    "ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling",
-    "double-tree", "server", "given",
-]  # fmt: skip
+CollectiveName = Literal["ring", "tree", "star", "hierarchical", "double-tree", "server", "given"]
 """The collectives of a mean; see `paceline.simulator.network.collectives`."""
 
 LONGEST = 200  # most characters of a region's name, which messages and figures show
@@ -156,11 +153,6 @@ class Network(_Line):
     sockets: Annotated[int, Field(ge=1, le=SOCKETS)] = optional("TCP connections per pair", 1)
     burst: Window | None = optional("bytes that a shaped link passes at once after a pause (TCP)")
     duration: Law | None = optional('duration of one mean (D), with collective = "given"')
-    duration_grows: Literal["not", "log", "linear"] = optional(
-        "growth of `duration` with the number m of workers: none, with log2(m) (a tree), or with "
-        "m - 1 (one after another); `duration` itself for two workers",
-        "not",
-    )
     slow_start: Window | None = optional(
         "first window of a connection, doubled every round trip (TCP); left out: 10 segments"
     )

@@ -6,7 +6,6 @@ import pytest
 from paceline.simulator.cluster.speed import slowed_end
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse
-from paceline.simulator.theory import theory
 from tests.helpers.cases import looped
 
 OVERLAPPING = (
@@ -67,12 +66,6 @@ def test_who_overlaps_pays_while_it_does():
     mean = {"collective": "given", "duration": "60 ms"}
     one = world({"name": "dts", "delay": 1}, 2.0, network=mean, run={"steps": 1000})
     assert lasted(one) == pytest.approx(0.13, rel=1e-3)
-
-
-@looped("bandwidth", ["100 MB/s", "1 GB/s", "10 GB/s"])
-def test_formulas_say_what_is_simulated(bandwidth):
-    ddp = world({"name": "ssgd-bucketed", "buckets": 6}, network={"bandwidth": bandwidth})
-    assert theory(ddp)["bucketed_seconds_per_step"] == pytest.approx(lasted(ddp)[0], rel=1e-9)
 
 
 def test_a_run_that_ends_while_it_computes():

@@ -75,7 +75,7 @@ def _table(rng: random.Random, features: set[str]) -> Table:
         network |= rng.choice([{}, {"model": "flows"}, {"library": "nccl"}, {"library": "gloo"}])
         network |= rng.choice([{}, {"transport": "tcp"}, {"tcp_window": "4 KiB"}])
         if "library" not in network:
-            names = "ring", "tree", "star", "hierarchical", "double-tree", "recursive-doubling"
+            names = "ring", "tree", "star", "hierarchical", "double-tree"
             network["collective"] = rng.choice(names)
         made["server"] = {"receive": rng.choice(["0 s", "2 ms"]), "bandwidth": "2 Mbit/s"}
     if some("objective"):

@@ -141,7 +141,7 @@ def worlds(draw):
     changes = draw(st.lists(st.tuples(times, line, capacities), max_size=4))
     lost = draw(st.lists(st.tuples(times, st.integers(0, len(sends) - 1)), max_size=3))
     team = draw(st.integers(2, 5))
-    kind = draw(st.sampled_from(["ring", "tree", "halving-doubling"]))
+    kind = draw(st.sampled_from(["ring", "tree", "star"]))
     chosen = draw(st.lists(number, min_size=40, max_size=40))
     return lines, own, paths, sends, changes, lost, collectives.messages(kind, range(team)), chosen
 

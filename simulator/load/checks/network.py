@@ -37,7 +37,6 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
     yield from broken(
         (given and network.duration is None, "network.collective", "needs-duration"),
         (not given and network.duration, "network.duration", "duration-of-collective"),
-        (not given and "duration_grows" in keys, "network.duration_grows", "grows-alone"),
         (fixed, "network.collective", "library-chooses"),
         (library != "ideal" and network.platform, "network.library", "library-of-platform"),
         (library == "gloo" and not of_gloo and factor != 1, "network.library", "latency-twice"),
