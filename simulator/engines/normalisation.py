@@ -296,24 +296,22 @@ def _brief(steps: int) -> RunSettings:
 
 
 def _calm(world: World, probe: Probe | Goal | Expected, settings: RunSettings) -> World:
-    """Return the world of a probe: no failing node or link.
+    """Return the world of a probe: no failing node.
 
     All workers take part in rounds; a server selects as many clients as in the scenario. If the
     loss depends on steps alone, steps take equally long and messages no time.
     """
     scenario = world.scenario
-    cluster, network = scenario.cluster, scenario.network
+    cluster = scenario.cluster
     steady = {"failures": None, "membership": None, "drop": None}
     groups = tuple(part.model_copy(update=steady) for part in cluster.group)
     sampling = cluster.sampling if world.algorithm.served else None
     calm_cluster = steady | {"crash": (), "group": groups, "sampling": sampling}
-    links = tuple(part.model_copy(update={"outages": None}) for part in network.link)
     calm = world.changed(
         objective=probe,
         run=settings,
         calibration=None,
         cluster=cluster.model_copy(update=calm_cluster),
-        network=network.model_copy(update={"outage": (), "link": links}),
         server=scenario.server.model_copy(update={"failures": None}),
         recovery=type(scenario.recovery)(),
     )

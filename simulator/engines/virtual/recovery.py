@@ -320,10 +320,7 @@ class Participation:
         name = f"{collective.kind} {collective.index}"
         at = self.presence.restart(team, begins, crashed)
         if at == inf:
-            self._run.unfinished.append(
-                f"{name} waits for {self._run.name_of(crashed[2])}, "
-                f"down for good since {crashed[0]:g} s"
-            )
+            self._run.unfinished.append(f"{name} waits for {self._run.name_of(crashed[2])}")
         if collective.restarts == PATIENCE:
             self._run.never(name)
             return inf

@@ -203,7 +203,7 @@ class Simulation:
             for node in self.nodes:
                 node.coroutine.close()
         if not (self.has_pending() or self.observer.complete or self.work_left):
-            self.report_stall(self._deadlocked())
+            self.report_stall()
         end = self.end
         behind = set() if self.parked is None else {*self.parked.nodes}
         for node in self.nodes:
@@ -215,48 +215,27 @@ class Simulation:
         """Return whether events, messages or finite transfers were pending at the end."""
         return bool(self.events or self.undelivered or (self.lines and self.lines.transfers))
 
-    def report_stall(self, nodes: list[str]) -> None:
-        """Record why the run stalled; `nodes`: clauses on who waits for whom."""
-        gone_since = self._gone_since()
-        self._stalled_since = max(gone_since.values(), default=0.0)
-        nodes = [*dict.fromkeys(nodes)]
-        crashed = [
-            self._fate(who, crash)
-            for who, crash in gone_since.items()
-            if not any(f"{who}, down for good" in clause for clause in nodes)
-        ]
-        if len(nodes) > FEW:
-            nodes[FEW:] = [f"and {len(nodes) - FEW} others wait"]
-        if again := self.availability.stall():
-            self.stall = again
-        elif not (gone_since or self.unfinished):
-            self.stall = f"deadlock: {'; '.join(nodes)}" if nodes else ""
-        elif nodes or (self.deadline == inf and not self.finished):
-            self.stall = "; ".join([*nodes, *crashed])
-
-    def _fate(self, who: str, crash: float) -> str:
-        members = self.availability.members
-        if members is not None and who in map(self.name_of, members.hurried):
-            return f"{who} never stays long enough to download the model"
-        return f"{who} is down for good since {crash:g} s"
-
-    def _gone_since(self) -> dict[str, float]:
-        """Return the times (s) since which nodes are down for good, by name."""
-        gone_since: dict[str, float] = {}
-        for crash in self.scenario.cluster.crash:
-            rank = self.workers if crash.worker == "server" else crash.worker
-            if crash.lasts is None and rank < len(self.nodes):
-                gone_since[self.name_of(rank)] = crash.at
-        for node in self.nodes:
-            if node.outages is not None and node.outages.gone_since is not None:
-                gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
-        if gone_since:
-            return gone_since
-        # A message to or from a worker that left for good never arrives.
+    def report_stall(self) -> None:
+        """Record why the run stalled: what never ends, who waits for whom, who is gone."""
         last = max(node.now for node in self.nodes)
         downs = [(*calendar.next(last), rank) for rank, calendar in enumerate(self.calendars)]
         gone = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)
-        return {self.name_of(rank): crash for crash, rank in gone[:1]}
+        self._stalled_since = max((crash for crash, _ in gone), default=0.0)
+        clauses = [*dict.fromkeys([*self.unfinished, *self._waits()])]
+        if len(clauses) > FEW:
+            clauses[FEW:] = [f"and {len(clauses) - FEW} others wait"]
+        if again := self.availability.stall():
+            self.stall = again
+        elif not (gone or self.unfinished):
+            self.stall = f"deadlock: {'; '.join(clauses)}" if clauses else ""
+        elif clauses or (self.deadline == inf and not self.finished):
+            members = self.availability.members
+            for crash, rank in gone[:FEW]:
+                hurried = members is not None and rank in members.hurried
+                fate = "never stays long enough to download the model"
+                fate = fate if hurried else f"is down for good since {crash:g} s"
+                clauses.append(f"{self.name_of(rank)} {fate}")
+            self.stall = "; ".join(clauses)
 
     def never(self, name: str) -> None:
         """Record that the activity `name` never ends."""
@@ -436,26 +415,25 @@ class Simulation:
             at = collective.reaches(rank)
             self.enter(following, rank, step, value(collective.result), at)
 
-    def _deadlocked(self) -> list[str]:
+    def _waits(self) -> list[str]:
         """Return clauses on which nodes wait for which.
 
         Nodes may end a run waiting for messages, but not inside a collective.
         """
-        stuck = self.unfinished[:]
+        clauses = []
         for index, collective in self.open_collectives.items():
             ranks = sorted(node.rank for node in collective.waiting)
-            if not ranks:
-                continue
             absent = [rank for rank, step in enumerate(collective.joined) if step == ABSENT]
             handles = [self.nodes[rank].handle for rank in absent]
-            if any(handle is not None and handle.done is not None for handle in handles):
-                continue  # they wait for a result after the deadline
-            stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
+            late = any(handle is not None and handle.done is not None for handle in handles)
+            if ranks and not late:  # else some have a result after the deadline
+                kind = f"{collective.kind} {index}"
+                clauses.append(f"workers {ranks} wait in {kind} for workers {absent}")
         for node in self.nodes:
             if node.awaited_rank is not None and not self.over:
                 awaited = self.name_of(node.awaited_rank)
-                stuck.append(f"{self.name_of(node.rank)} waits for {awaited}")
-        return stuck
+                clauses.append(f"{self.name_of(node.rank)} waits for {awaited}")
+        return clauses
 
     def usage(self) -> list[dict[str, Any]]:
         """Return the traffic of each line of the network, as `Run.lines`."""

@@ -63,7 +63,6 @@ class ClosedFormTransport:
         self._nic_in = Nic(bandwidth) if bandwidth else None
         self._nic_out = Nic(bandwidth) if bandwidth else None
         self._links_free = 0.0
-        self._served = run.scenario.network.collective == "server"
 
     def _interrupted(self, link: RegionPath, size: float, seed: int, key: int) -> MessageRoute:
         run, pair = self._run, divmod(key, self._run.workers + 1)
@@ -106,13 +105,6 @@ class ClosedFormTransport:
                 )
                 if crashed[0] >= begins + transmission + latency:
                     break
-                if self._served and collective.kind == "mean":
-                    reporting, late = self._arrive(team, begins, max(sizes))
-                    if reporting:
-                        team = reporting
-                        transmission, latency = self.traffic.cost("mean", max(sizes), tuple(team))
-                        transmission += late
-                        break
             begins = run.recovery.restart(collective, team, begins, crashed)
         if not run.recovery.begin(collective, team, begins, free):
             return
@@ -123,25 +115,6 @@ class ClosedFormTransport:
                 np.maximum(joined, free), collective.kind, max(sizes), latency
             ).tolist()
         run.complete(collective, team, self._links_free + latency, run.release_at)
-
-    def _arrive(
-        self, team: list[int] | None, begins: float, size: float
-    ) -> tuple[list[int], float]:
-        """Return the clients whose reports arrive despite crashes, and the delay (s).
-
-        All reports begin at once. The delay comes from reports that are lost or sent again.
-        """
-        run, presence, ends, ready = self._run, self._run.recovery.presence, {}, 0.0
-        for rank in team or range(run.workers):
-            link = self.traffic.network.message_link(rank, run.workers)
-            ends[rank] = begins + size / link.bandwidth + link.latency
-            crash, back = run.calendars[rank].next(begins)
-            if crash < ends[rank] and presence.skips(rank, crash):
-                del ends[rank]
-                ready = max(ready, crash + presence.timeout)
-            elif crash < ends[rank]:
-                ready = max(ready, back + ends[rank] - begins)
-        return [*ends], max(0.0, ready - max(ends.values(), default=inf))
 
     def _take_in(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Let a server receive each client's report, until the round is over.
