@@ -59,7 +59,6 @@ class SharedNetwork:
         self._changes = {number: lines[number].capacities() for number in self.changing}
         first = {number: next(changes)[1] for number, changes in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
-        self._down = dict.fromkeys(first, 0.0)  # seconds without capacity so far
         capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
         per_flow = [number for number, line in enumerate(lines) if line.per_flow]
         self.fabric = Fabric(capacities, per_flow)
@@ -71,7 +70,6 @@ class SharedNetwork:
     def change(self, at: float, line: int, capacity: float) -> None:
         """Change a line's capacity."""
         offered, since, before = self.offered[line]
-        self._down[line] += at - since if before == 0 else 0.0
         self.offered[line] = offered + before * (at - since), at, capacity
         self.fabric.set_capacity(at, line, capacity)
 
@@ -80,12 +78,10 @@ class SharedNetwork:
         moved, saturated = self.fabric.usage()
         rows = []
         for number, line in enumerate(self.lines):
-            most, down = line.capacity * end, 0.0
+            most = line.capacity * end
             if number in self.offered:
                 offered, since, capacity = self.offered[number]
-                rest = max(0.0, end - since)
-                most = offered + capacity * rest
-                down = self._down[number] + (rest if capacity == 0 else 0.0)
+                most = offered + capacity * max(0.0, end - since)
             share = float(moved[number]) / most if 0 < most < inf else 0.0
             rows.append(
                 {
@@ -94,7 +90,6 @@ class SharedNetwork:
                     "bytes": float(moved[number]),
                     "utilisation": None if line.per_flow else min(1.0, share),
                     "saturated_seconds": min(float(saturated[number]), end),
-                    "down_seconds": min(down, end),
                 }
             )
         return rows

@@ -114,20 +114,18 @@ class Run:
     `gradients`: gradients in them up to the last evaluation; `working_seconds`: that time within
     the hours of the day when clients may be available; `nights`: its days of such hours (0: all
     hours count); `at_work`: how many clients computed or transferred in these hours, used or not.
-    `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: why
-    an engine other than the requested one ran it. `failures`, if nodes can crash: `crashes`
-    (number), `recovery_seconds` (mean time until a crashed worker, or all, had regained their
-    work), `lost_seconds` and `down_seconds` (of all workers), `goodput` (share of the workers' time
-    that is neither lost nor down; `statistics.goodput` is the share spent on used results),
-    `dropped` (contributions that means left out), `contributing` (mean number of workers in a
-    mean), `drop_outs` (number of selected clients that dropped out), `stall` (description of a
+    `handed_over`: why an engine other than the requested one ran it. `failures`, if nodes can
+    crash: `crashes` (number), `recovery_seconds` (mean time until a crashed worker, or all, had
+    regained their work), `lost_seconds` and `down_seconds` (of all workers), `goodput` (share of
+    the workers' time that is neither lost nor down; `statistics.goodput` is the share spent on used
+    results), `dropped` (contributions that means left out), `contributing` (mean number of workers
+    in a mean), `drop_outs` (number of selected clients that dropped out), `stall` (description of a
     deadlock; None without). `lines`, if transfers share them: for each `line` its full `bandwidth`
     (bytes/s; None: no limit), the `bytes` that it carried, its `utilisation` (share of its
-    capacity; None if every flow has the whole line), `saturated_seconds` and `down_seconds`
-    (without any capacity). `stall`: description of a deadlock; empty without one. `bound`: whether
-    the workers never meet, so that the run bounds other algorithms and is never picked. `paid`, if
-    workers come and go and their time has a price: for each name of `PAID` a list of amounts paid
-    so far, as in `curve`.
+    capacity; None if every flow has the whole line) and `saturated_seconds`. `stall`: description
+    of a deadlock; empty without one. `bound`: whether the workers never meet, so that the run
+    bounds other algorithms and is never picked. `paid`, if workers come and go and their time has a
+    price: for each name of `PAID` a list of amounts paid so far, as in `curve`.
     """
 
     label: str
@@ -151,7 +149,6 @@ class Run:
     at_work: float = 0.0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
-    inbox_bytes: float = 0.0
     handed_over: str = ""
     failures: dict[str, Any] | None = None
     lines: list[dict[str, Any]] = field(default_factory=list)

@@ -334,7 +334,6 @@ def summarise(
     dependent values. Missing values are nan or infinite here; `jsonable` makes them null.
     """
     curve, links = aligned(runs), dict.fromkeys(link for run in runs for link in run.links)
-    inbox = max(run.inbox_bytes for run in runs)
     rate = [ratio(workers * run.steps, run.duration) for run in runs]
     return {
         "engine": runs[0].engine,
@@ -352,7 +351,6 @@ def summarise(
         "breakdown": breakdown(runs),
         "goodput": _goodput(runs),
         "staleness": _staleness(runs),
-        "server": {"inbox_bytes": inbox} if inbox > 0 else None,
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
         "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
         "stall": next(filter(None, (run.stall for run in runs)), None),

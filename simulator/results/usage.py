@@ -177,8 +177,7 @@ def _served(scenario: Scenario, runs: Sequence[Run]) -> Reason:
     server = scenario.server
     works = (server.receive * sum(r.staleness.values()) + server.apply * r.updates for r in runs)
     busy = min(1.0, sum(works) / (sum(run.duration for run in runs) or 1.0))
-    models = max(run.inbox_bytes for run in runs) / scenario.model.bytes
-    return Reason("server", {"share": busy, "models": models})
+    return Reason("server", {"share": busy})
 
 
 def _communicating(runs: Sequence[Run], spent: float, held: float | None) -> list[Reason]:

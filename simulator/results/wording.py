@@ -38,7 +38,7 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("margin", "most"), lambda share: f"{100 * share:.2g} %"),
     **dict.fromkeys(("gap", "worth", "low", "high"), _gap),
     **dict.fromkeys(("share", "lost", "down"), percent),
-    **dict.fromkeys(("times", "models", "crashes"), "{:.3g}".format),
+    **dict.fromkeys(("times", "crashes"), "{:.3g}".format),
     "labels": all_of,
 }
 

@@ -183,24 +183,12 @@ def test_k_batch_async_keeps_everybody_busy(m, k):
 
 @dataclass
 class Account:
-    """What a run should come to; `inbox`: the most messages that waited at once."""
+    """What a run should come to."""
 
     times: list[float] = field(default_factory=list)
     marks: list[np.ndarray] = field(default_factory=list)
     staleness: Counter[int] = field(default_factory=Counter)
-    waits: list[tuple[float, float]] = field(default_factory=list)
     discarded: int = 0
-
-    @property
-    def inbox(self):
-        """Of messages that came at one time and were begun at a later one."""
-        return max(
-            (
-                sum(a <= at < b for a, b in self.waits[: i + 1])
-                for i, (at, _) in enumerate(self.waits)
-            ),
-            default=0,
-        )
 
 
 def rate(lr, step):
@@ -231,8 +219,6 @@ def collected(world, *, K, mean=False, wait=True, lr=0.1, mu=0.0, seed=5):
     while True:
         at, _, w = heapq.heappop(arrivals)
         incoming = at = max(at, incoming) + card
-        if at < free:
-            account.waits.append((at, free))
         free = max(at, free) + receive
         model, version = seen[w]
         account.staleness[updates - version] += 1
@@ -299,9 +285,6 @@ def test_a_collecting_server_by_hand(case, where):
     np.testing.assert_allclose(log.times(6), expected.times, rtol=1e-12)
     assert run.staleness == expected.staleness
     assert run.staleness_unit == "updates"
-    assert run.inbox_bytes == expected.inbox * PAYLOAD
-    if where != "card":
-        assert (run.inbox_bytes > 0) == ("busy" in where)
     assert run.updates == len(expected.times)
     assert run.steps == sum(expected.staleness.values()) / 6
 
@@ -317,8 +300,6 @@ def raced(world, k, seed=5):
         computed = sorted((begin + next(times[w]), w) for w in range(m))
         gradients = [stream.gradient(x) for stream in streams]
         for arrival in [*late, *(done + transit for done, _ in computed[:k])]:
-            if arrival < free:
-                account.waits.append((arrival, free))
             free = max(arrival, free) + receive
         free += apply
         x = x - 0.1 * (sum(gradients[w] for _, w in computed[:k]) / k)
@@ -345,7 +326,6 @@ def test_k_sync_by_hand(k, where):
     assert run.staleness == {0: used}
     assert used == k * run.updates == k * ceil(6 * 20 / k)
     assert run.steps == used / 6
-    assert run.inbox_bytes == expected.inbox * (PAYLOAD + 8)  # the round's number travels along
     down = {name: size for name, size in run.links.items() if name.startswith("server")}
     answers = run.updates - 1  # none to the last gradients
     assert down == {f"server->worker {w}": answers * (PAYLOAD + 8) for w in range(6)}

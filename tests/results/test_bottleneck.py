@@ -105,7 +105,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]] = 
     (SSGD, {"network": FREE, "compute": EXPONENTIAL}, {"wait": {}}),
     (SSGD, {"network": FAR}, {"communicate": {"share": 0.875}}),
     (SSGD, {"network": NARROW}, {"communicate": {"share": 0.85}}),
-    (ASGD, {"server": {"apply": "500 ms"}}, {"wait": {}, "server": {"share": 0.99, "models": 7.0}}),
+    (ASGD, {"server": {"apply": "500 ms"}}, {"wait": {}, "server": {"share": 0.99}}),
     (
         {"name": "psgd"},
         crashing("90 s"),

@@ -47,7 +47,6 @@ State of a `VirtualNode`, besides its identity and the model's sizes (s: seconds
 | `_messages_heard` | count | received since its gradient began, or `NEVER` | `receive` |
 | `_staleness` | histogram | the run's: uses of results by their age | `wait`, `receive` |
 | `_last_sender` | rank | of the message that the server received last | `receive` |
-| `_service_starts` | s | of the server's last k + 1 messages, k: longest queue | `receive` |
 | `_busy_kind` | kind | of its spans of work: compute or serve | `serve` |
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
 | `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
@@ -108,7 +107,7 @@ class VirtualNode(EngineNode):
     __slots__ = (
         "_busy_kind", "_durations", "_gradient", "_last_sender", "_loss_and_gradient",
         "_mark_at", "_messages_heard", "_network_since", "_pause_at", "_paused_at", "_pieces",
-        "_receive_seconds", "_routes", "_service_starts", "_staleness", "awaited_rank",
+        "_receive_seconds", "_routes", "_staleness", "awaited_rank",
         "busy_since", "communicated", "computing", "coroutine", "handle", "mailbox", "outages",
         "resume", "sent_until", "spans", "stopped", "updates", "waited", "wakeup_at", "x",
     )  # fmt: skip
@@ -126,7 +125,6 @@ class VirtualNode(EngineNode):
         self._messages_heard = NEVER
         self._last_sender = 0
         self._staleness = run.staleness
-        self._service_starts = deque([0.0], 1)
         self.mailbox: deque[Message] = deque()
         self._routes: list[Any] = [None] * (run.workers + 1)
         self.spans = run.spans
@@ -273,10 +271,6 @@ class VirtualNode(EngineNode):
             self._run.work_left = True
             yield  # never resumed: it would be served after the end
         if serves:
-            starts = self._service_starts
-            starts.append(self.now)
-            if at < starts[0]:  # it arrived before the oldest start: the longest queue so far
-                self._note_longer_queue(value)
             self._last_sender, stale = sender, self.updates - self._routes[sender].version
             self._staleness[stale] += 1
             self.step += 1
@@ -338,13 +332,6 @@ class VirtualNode(EngineNode):
         self._staleness[self.updates - self._routes[sender].version] -= 1
         if run.program.selects and run.outages:
             run.outages[sender].waste()
-
-    def _note_longer_queue(self, value: Payload) -> None:
-        """Record a queue longer than any before; store one more service start."""
-        run = self._run
-        run.inbox_bytes = len(self._service_starts) * run.meter(value)
-        self._service_starts = deque([*self._service_starts, 0.0], len(self._service_starts) + 1)
-        self._service_starts.rotate(1)
 
     @types.coroutine
     def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:

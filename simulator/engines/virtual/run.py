@@ -48,7 +48,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         **_rounds(simulation, seconds),
         staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
-        inbox_bytes=simulation.inbox_bytes,
         failures=_failures(simulation, mean),
         lines=simulation.usage(),
         stall=simulation.stall,

@@ -65,15 +65,14 @@ class Simulation:
     steps (`Observer.limit`). `undelivered`: a heap of messages by time of arrival; `sent`: their
     serial number; `events`: number of events in SimPy, without the run's end. `staleness`: uses of
     results, by age. `strides`: whether workers take a phase's steps at once, because only outages
-    disturb them; `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that
-    waited at the server at once. `work_left`: whether the server has messages to serve after the
-    deadline; `over`: whether a node has stopped at `limit`. `unfinished`: clauses on what never
-    ends; `stall`: why the run stopped early, or empty.
+    disturb them; `beside`: whether collectives slow computing. `work_left`: whether the server has
+    messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
+    `unfinished`: clauses on what never ends; `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # CPython 3.11 reads this many attributes slowly without slots
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "beside", "calendars", "deadline", "events", "idles", "inbox_bytes", "lines", "meter",
+        "beside", "calendars", "deadline", "events", "idles", "lines", "meter",
         "nodes", "objective", "observer", "open_collectives", "outages", "over", "parked",
         "program", "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness", "stall",
         "strides", "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left",
@@ -99,7 +98,6 @@ class Simulation:
         self.undelivered: list[Message] = []
         self.sent = self.events = 0
         self.staleness: dict[int, int] = defaultdict(int)
-        self.inbox_bytes = 0.0
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario)
         self.open_collectives: dict[int, Collective] = {}
