@@ -71,7 +71,7 @@ class SharedNetwork:
         """Change a line's capacity."""
         offered, since, before = self.offered[line]
         self.offered[line] = offered + before * (at - since), at, capacity
-        self.fabric.set_capacity(at, line, capacity)
+        self.fabric.set_capacity(line, capacity)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
         """Return the traffic of the lines until `end` (s), in the form of `Run.lines`."""

@@ -37,7 +37,7 @@ class SlowFabric:
     def __init__(self, capacities, per_flow=()):
         self.clock = 0.0
         self.capacity, self.per_flow = list(capacities), set(per_flow)
-        self.paths, self.flows, self.orders, self.runs = [], [], [], {}
+        self.paths, self.flows, self.runs = [], [], {}
         self.tickets = 0
         self.bytes, self.saturated = np.zeros(len(capacities)), np.zeros(len(capacities))
 
@@ -67,25 +67,17 @@ class SlowFabric:
         begins = at + (path.latency if latency is None else latency)
         self.flows.append(Flow(ticket, path, size, begins, message))
 
-    def cancel(self, at, ticket):
-        self.orders.append((at, ticket, None))
-        self.orders.sort(key=lambda order: order[0])
+    def cancel(self, ticket):
+        self.flows = [flow for flow in self.flows if flow.ticket != ticket]
 
-    def set_capacity(self, at, line, capacity):
-        self.orders.append((at, line, capacity))
-        self.orders.sort(key=lambda order: order[0])
+    def set_capacity(self, line, capacity):
+        self.capacity[line] = capacity
 
     def usage(self):
         return self.bytes, self.saturated
 
     def advance(self, until):
         while True:
-            while self.orders and self.orders[0][0] <= self.clock:
-                _, which, capacity = self.orders.pop(0)
-                if capacity is None:
-                    self.flows = [flow for flow in self.flows if flow.ticket != which]
-                else:
-                    self.capacity[which] = capacity
             ended = set()
             while sum(self._event(flow, ended) for flow in list(self.flows)):
                 pass
@@ -93,7 +85,7 @@ class SlowFabric:
                 return self.clock, sorted(ended)
             self._solve()
             events = [flow.next_event(self.clock) for flow in self.flows]
-            then = min([until, *events, *(order[0] for order in self.orders[:1])])
+            then = min([until, *events])
             if then < inf:
                 self._flow_until(then)
             if then == until and until not in events:

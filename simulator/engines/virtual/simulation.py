@@ -142,9 +142,9 @@ class Simulation:
         """Make the transport, and the lines that its transfers share, if any."""
         self.lines: Any = None
         if self.scenario.network.model == "flows":
-            from . import flows, shared_lines  # noqa: PLC0415 - they load numba
+            from . import flows  # noqa: PLC0415 - it loads numba
 
-            self.lines = shared_lines.SharedLines(self)
+            self.lines = flows.SharedLines(self)
             self.transport: Any = flows.FlowTransport(self, self.lines)
         else:
             self.transport = ClosedFormTransport(self)

@@ -16,7 +16,7 @@ because a ring among 256 workers has 130,000 messages. It is local: an event upd
 of flows that it can affect (`sharing.py`), and they equal those of a solution for all flows.
 
 Invariants:
-- Time never goes back: callers start and change nothing before `clock`.
+- Time never goes back: callers start nothing before `clock`, and changes apply at `clock`.
 - Every rate is max-min fair whenever time passes; all events of an instant are handled before
 rates are computed, so their order at that instant does not change the rates.
 - Equal inputs give equal bits: ties are ordered by ticket, then by message; sums of rates are
@@ -29,7 +29,6 @@ After a change: tests/network/test_fabric.py (against a slow reference solver, b
 order is the same) and tests/lab/bench/parts.py (microseconds a message).
 """
 
-import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -65,8 +64,7 @@ class Fabric:
         self._clock = self._tables.state["clock"]
         self._plans: dict[MessagePlan, _Loaded] = {}
         self._running: dict[int, tuple[int, _Loaded]] = {}
-        self._orders: list[tuple[float, int, int, float | None]] = []
-        self._tickets = self._order_count = 0
+        self._tickets = 0
 
     @property
     def clock(self) -> float:
@@ -138,16 +136,14 @@ class Fabric:
             self._tables.more_room()
         return ticket
 
-    def cancel(self, at: float, ticket: int) -> None:
-        """Remove a ticket's transfers at `at` (s), even before their start.
+    def cancel(self, ticket: int) -> None:
+        """Remove a ticket's transfers now, even before their start; it is not reported."""
+        transfers.cancel(self._tables.all, ticket)
+        self._free(ticket)
 
-        The ticket is not reported, unless it ends before `at`.
-        """
-        self._order(at, ticket, None)
-
-    def set_capacity(self, at: float, line: int, capacity: float) -> None:
-        """Change a line's capacity from `at` on; with capacity 0 its flows stand still."""
-        self._order(at, line, capacity)
+    def set_capacity(self, line: int, capacity: float) -> None:
+        """Change a line's capacity from now on; with capacity 0 its flows stand still."""
+        transfers.set_capacity(self._tables.all, line, capacity)
 
     def advance(self, until: float) -> tuple[float, list[int]] | None:
         """Run until tickets end, or to `until`; return the time (s) and the ended tickets.
@@ -157,10 +153,7 @@ class Fabric:
         the caller starts at that time may take no time.
         """
         while True:
-            while self._orders and self._orders[0][0] <= self._clock[0]:
-                self._carry_out()
-            order = self._orders[0][0] if self._orders else inf
-            status = transfers.advance(self._tables.all, until, order)
+            status = transfers.advance(self._tables.all, until)
             if status > 0:
                 tickets = self._tables.flows["ended"][:status].tolist()
                 if self._running:
@@ -169,8 +162,7 @@ class Fabric:
                 return self.clock, sorted(tickets)
             if status == transfers.DONE:
                 return None
-            if status == transfers.ROOM:
-                self._tables.more_room()
+            self._tables.more_room()
 
     def usage(self) -> tuple[Array, Array]:
         """Return the bytes of each line so far, and its seconds of saturation."""
@@ -182,19 +174,6 @@ class Fabric:
         lines = self._tables.lines
         saturated = lines["saturated"] + lines["full"] * (self.clock - lines["since"])
         return carried_by, saturated
-
-    def _order(self, at: float, which: int, capacity: float | None) -> None:
-        self._check(at)
-        self._order_count += 1
-        heapq.heappush(self._orders, (at, self._order_count, which, capacity))
-
-    def _carry_out(self) -> None:
-        _, _, which, capacity = heapq.heappop(self._orders)
-        if capacity is not None:
-            transfers.set_capacity(self._tables.all, which, capacity)
-        else:
-            transfers.cancel(self._tables.all, which)
-            self._free(which)
 
     def _check(self, at: float) -> None:
         if not at >= self._clock[0]:

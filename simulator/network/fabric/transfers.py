@@ -11,16 +11,16 @@ from numba import from_dtype, njit, types
 from . import records
 from .sharing import INSTANT, drop, join, link, move, solve, touch, unlink
 
-DONE, ROOM, ORDER, MORE = 0, -1, -2, -3
-"""Reasons for the loop's return: the given time is reached, tables are too small, or the caller's
-next change is due. A positive value is the number of ended tickets. MORE: the loop continues."""
+DONE, ROOM, MORE = 0, -1, -2
+"""Reasons for the loop's return: the given time is reached, or tables are too small. A positive
+value is the number of ended tickets. MORE: the loop continues."""
 
 
 _TABLES = types.Tuple(
     [types.Array(from_dtype(np.dtype(kind)), 1, "C") for kind in records.TABLES.values()]
 )
 _SECONDS, _BYTES, _NUMBER = types.float64, types.float64, types.int64
-_ADVANCE = _NUMBER(_TABLES, _SECONDS, _SECONDS)
+_ADVANCE = _NUMBER(_TABLES, _SECONDS)
 _SEND = _NUMBER(_TABLES, _SECONDS, _NUMBER, _BYTES, _SECONDS, _NUMBER)
 _START = _NUMBER(_TABLES, _SECONDS, _NUMBER, types.int64[::1])
 _CANCEL = types.void(_TABLES, _NUMBER)
@@ -164,21 +164,20 @@ def _release(flows, paths, number):
 
 
 @njit
-def _move_clock(state, events, until, order):
-    """Move the clock to the next event (MORE), `order` (ORDER) or `until` (DONE)."""
+def _move_clock(state, events, until):
+    """Move the clock to the next event (MORE), or to `until` (DONE)."""
     at = events[0].at if state.events else np.inf
-    stop = min(order, until)
-    if at < stop or (at == until and at < order):
+    if at <= until and at < np.inf:
         state.clock = max(state.clock, at)
         return MORE
-    if stop < np.inf:
-        state.clock = max(state.clock, stop)
-    return ORDER if order < np.inf and order <= until else DONE
+    if until < np.inf:
+        state.clock = max(state.clock, until)
+    return DONE
 
 
 @njit(_ADVANCE, cache=True, nogil=True)
-def _advance(tables, until, order):  # noqa: PLR0912
-    """Run to `until`, to the time `order` if that is no later, or until tickets end.
+def _advance(tables, until):  # noqa: PLR0912
+    """Run to `until`, or until tickets end.
 
     Rates are computed once per instant, after all its events, and not before the next event is
     needed, so they include transfers that the caller starts at the same instant.
@@ -228,9 +227,8 @@ def _advance(tables, until, order):  # noqa: PLR0912
         if state.crew or state.touched:
             solve(state, flows, lines, hops, paths, events, levels)
             continue
-        reason = _move_clock(state, events, until, order)
-        if reason != MORE:
-            return reason
+        if _move_clock(state, events, until) != MORE:
+            return DONE
 
 
 @njit(_SEND, cache=True, nogil=True)
