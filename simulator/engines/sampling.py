@@ -17,7 +17,7 @@ from ..programs import Program
 from ..programs.pieces.schedule import FixedPeriod
 from ..scenario.cluster import Cluster, Sampling
 from ..scenario.scenario import Scenario
-from .collective import TIME_TOLERANCE, Collective, Why, earliest
+from .collective import TIME_TOLERANCE, Collective, earliest
 from .observer import NEVER
 
 
@@ -35,8 +35,6 @@ class Sampled:
     one (s); `taken`: numbers of results and gradients in each round's mean; `late`: rounds in which
     no client reported by the deadline.
     """
-
-    why = Why.UNSELECTED
 
     def __init__(
         self, cluster: Cluster, settings: Sampling, seed: int, away: Callable[[int, float], bool]

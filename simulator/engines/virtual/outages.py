@@ -2,8 +2,8 @@
 
 A crashed worker loses its computing since it last shared a result (`shared`). If the others wait
 for it, it computes that again. If they go on without it (`Presence.goes_on_without`), or a rule
-excludes it (`Rule.sits_out`), its program continues with zero gradients and without weight in any
-mean. So it has the others' parameters when it returns.
+excludes it (`Participation.sits_out`), its program continues with zero gradients and without weight
+in any mean. So it has the others' parameters when it returns.
 
 Clocks run ahead, so a node handles the crashes of its calendar before the others reach their time.
 If the run then ends earlier, or the step is abandoned, `forget_after` removes later entries of
@@ -72,7 +72,6 @@ class Outages:
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # seconds that the node was down, or saved a checkpoint
         self._sent = 0.0  # seconds of computing in its last message
-        self._final_attempt = 0.0  # seconds of its last step after the last crash during that step
         self._booked: list[Down] = []
         self.stalled = 0.0
         self._recent_waits: deque[tuple[Kind, Sequence[Down]]] = deque(maxlen=RECENT_WAITS)
@@ -165,8 +164,7 @@ class Outages:
         passed_over = why is Why.UNSELECTED or self._unselected()
         if passed_over != self._passed_over:
             self._sit_out(now, Why.UNSELECTED if passed_over else why)
-        self._final_attempt = self._seconds_for(now, work)
-        return self._final_attempt
+        return self._seconds_for(now, work)
 
     def _skip_unused(self) -> None:
         """Skip the gradients of a round from which the client drops out: none is used."""
@@ -202,7 +200,7 @@ class Outages:
         node, recovery = self._node, self._run.recovery
         begun, self._round = self._round, node.collectives
         midway = begun == self._round and self.down_since is None and recovery.presence.means
-        if midway or not recovery.rules:
+        if midway:
             return None
         why: Why | None = recovery.sits_out(node.rank, node.collectives, now)
         return why
@@ -229,7 +227,7 @@ class Outages:
         run = self._run
         begun: float = self._node.now
         start = begun
-        step, unshared = work, self.computed - self.shared
+        unshared = self.computed - self.shared
         for _ in range(PATIENCE):
             crash, back = self.calendar.next(start)
             takes = self._seconds_for(start, work)
@@ -239,11 +237,7 @@ class Outages:
                 if why == Why.ABSENT:
                     back = run.availability.members.returns(self._node.rank, start)
             if crash >= start + takes:
-                if start == begun:
-                    self._final_attempt = takes
-                    return takes
-                self._final_attempt = takes * step / work if work else 0.0
-                return start + takes - begun
+                return start + takes - begun if start > begun else takes
             since, crash = crash, max(crash, start)
             if abrupt and run.availability.absent(self._node.rank, crash):
                 why = Why.ABSENT
@@ -255,7 +249,6 @@ class Outages:
                 self._go_down(since, crash, why, abrupt)
                 if not abrupt and run.recovery.sampled is not None:
                     self._rest(work)
-                self._final_attempt = 0.0
                 return crash - begun
             if back == inf:
                 await self._go_down_for_good(crash)
@@ -287,13 +280,8 @@ class Outages:
         node.replace_source(lambda x: once(0), lambda x: once(1))
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Return a gradient's pieces, freed when they are computed again after a crash."""
-        end = pieces[-1].done
-        total = end - self._node.now
-        if self._final_attempt >= total:
-            return pieces
-        share = self._final_attempt / total
-        return [GradientPiece(piece.result, end - (end - piece.done) * share) for piece in pieces]
+        """Return a gradient's pieces, freed evenly over its time, crashes included."""
+        return pieces
 
     def work(self, seconds: float) -> None:
         """Advance the clock by `seconds` of work; a server's crash restarts the work."""

@@ -2,12 +2,12 @@
 
 All programs join every collective; a worker that takes no part joins at once, without weight, and
 gets the result. When the last worker has joined, `Participation` decides on the participants
-(`team`), and records the losses of the others (`settle`). Two things decide:
+(`team`), and records the losses of the others (`settle`). Three things decide:
 - `Presence`: which workers are present. It waits for a crashed worker, or goes on without it once
   the others notice; it always goes on without workers that are absent (`cluster.membership`), and
   waits for a quorum if the scenario sets one;
-- the `Rule`s, in order: a rule may stop a worker from computing (`sits_out`), or leave out some of
-  the workers that arrived (`narrow`). `Backup` and `Quorum` leave out the slowest.
+- `sits_out`: workers that are absent, about to leave or not selected compute nothing;
+- `_narrow`: a mean does not wait for the slowest, by sampling, backup workers or a quorum.
 
 After a change run tests/engines/test_crashes.py, test_membership.py and test_flows.py.
 """
@@ -15,10 +15,9 @@ After a change run tests/engines/test_crashes.py, test_membership.py and test_fl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from ...cluster.failures import PATIENCE, Down, merged
-from ...cluster.membership import Members
 from ...distributions.random_streams import Purpose, quick
 from ...network.closed_form import Nic
 from ...network.mean_cost import download_cost, download_source
@@ -32,86 +31,6 @@ Team = list[int] | None
 Crash = tuple[float, float, int]
 """A crash: when the worker goes down and is back (s), and its rank."""
 NO_CRASH: Crash = (inf, inf, 0)
-
-
-class Rule(Protocol):
-    """One reason to leave workers out of collectives."""
-
-    why: Why
-
-    def sits_out(self, rank: int, index: int, at: float) -> bool:
-        """Return whether a worker takes no part in its `index`-th collective.
-
-        Called at `at` (s), when it begins to compute for it. A worker that takes no part computes
-        nothing, joins at once, and loses nothing.
-        """
-        return False
-
-    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Remove workers from a team, given arrivals (s); return the earliest begin (s).
-
-        `begins`: the earliest begin so far. A collective also waits for its whole team.
-        """
-        return begins
-
-
-class Backup(Rule):
-    """A rule that leaves out all but the first `wanted` workers to arrive."""
-
-    why = Why.LATE
-
-    def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
-
-    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Reduce the team to the first workers to arrive."""
-        team[:] = sorted(earliest(team, arrivals, self._wanted))
-        return begins
-
-
-class Quorum(Backup):
-    """A rule that leaves out workers more than `grace` seconds after the `wanted`-th."""
-
-    def __init__(self, wanted: int, grace: float) -> None:
-        super().__init__(wanted)
-        self._grace = grace
-
-    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Remove late workers; begin earlier if all workers that are up have arrived."""
-        if len(team) < self._wanted:
-            return begins
-        last = sorted(arrivals[rank] for rank in team)[self._wanted - 1] + self._grace
-        late = {rank for rank in team if arrivals[rank] > last * (1 + TIME_TOLERANCE)}
-        team[:] = [rank for rank in team if rank not in late]
-        return last if late else min(begins, last)
-
-
-class Leaving(Rule):
-    """A rule by which workers stop when absent, or when notified that they must leave."""
-
-    why = Why.ABSENT
-
-    def __init__(self, members: Members) -> None:
-        self._members = members
-
-    def sits_out(self, rank: int, index: int, at: float) -> bool:
-        """Return whether a worker has left, or must leave before it could finish."""
-        return self._members.leaves(rank, at)
-
-
-def rules(run: Any, least: int) -> list[Rule]:
-    """Return the rules of a run in order; `least`: the number of workers of a mean."""
-    settings, members, result = run.scenario.recovery, run.availability.members, list[Rule]()
-    if members is not None:
-        result.append(Leaving(members))
-    cluster = run.scenario.cluster
-    if run.program.rounds and cluster.sampling is not None:
-        result.append(Sampled(cluster, cluster.sampling, run.seed, partial(_away, run)))
-    if settings.policy == "quorum":
-        result.append(Quorum(least, settings.grace))
-    elif settings.backups:
-        result.append(Backup(least))
-    return result
 
 
 def _away(run: Any, rank: int, time: float) -> bool:
@@ -161,8 +80,8 @@ class Presence:
         """Return the present workers, and when the others notice who is absent.
 
         A worker is present if it arrived, and did not leave before the collective could begin, or
-        before a server had its report. `narrow`: the rules, which may let the collective begin
-        before the last arrival.
+        before a server had its report. `narrow`: removes late workers, and may let the collective
+        begin before the last arrival.
         """
         run, arrivals, reports = self._run, collective.arrivals, collective.reports
         team = [rank for rank in sorted(arrivals) if rank not in collective.falls]
@@ -240,8 +159,10 @@ class Participation:
         settings = run.scenario.recovery
         least = settings.awaited(run.workers)
         self._run, self.presence = run, Presence(run, settings, least)
-        self.rules = rules(run, least)
-        self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)
+        self._settings, self._least, self._members = settings, least, run.availability.members
+        cluster, self.sampled = run.scenario.cluster, None
+        if run.program.rounds and cluster.sampling is not None:
+            self.sampled = Sampled(cluster, cluster.sampling, run.seed, partial(_away, run))
         self.needed = self.sampled.wanted if self.sampled else least
         self.chosen = run.program.selects and run.scenario.cluster.sampling is not None
         served = run.scenario.network.collective == "server"
@@ -280,11 +201,7 @@ class Participation:
         if not collective.reports:
             collective.falls = self.fallen(collective, arrivals)
 
-        def narrow(team: list[int], begins: float) -> float:
-            for rule in self.rules:
-                begins = rule.narrow(team, arrivals, begins)
-            return max([begins, *(arrivals[rank] for rank in team)])
-
+        narrow = partial(self._narrow, arrivals)
         team, begins = self.presence.present(collective, narrow)
         if not team:  # it begins when the first worker is back, or with no worker after drop-outs
             since = max([begins, *(arrivals[r] for r in arrivals.keys() - collective.falls)])
@@ -301,6 +218,23 @@ class Participation:
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
         return team
+
+    def _narrow(self, arrivals: Mapping[int, float], team: list[int], begins: float) -> float:
+        """Remove workers for which a mean does not wait; return its earliest begin (s).
+
+        `begins`: the earliest begin so far. A quorum waits `grace` seconds for further workers.
+        """
+        wanted, settings = self._least, self._settings
+        if self.sampled is not None:
+            begins = self.sampled.narrow(team, arrivals, begins)
+        if settings.policy == "quorum" and len(team) >= wanted:
+            last = sorted(arrivals[rank] for rank in team)[wanted - 1] + settings.grace
+            late = {rank for rank in team if arrivals[rank] > last * (1 + TIME_TOLERANCE)}
+            team[:] = [rank for rank in team if rank not in late]
+            begins = last if late else min(begins, last)
+        elif settings.policy != "quorum" and settings.backups:
+            team[:] = sorted(earliest(team, arrivals, wanted))
+        return max([begins, *(arrivals[rank] for rank in team)])
 
     def reached(self, times: Sequence[float]) -> float:
         """Return when (s) enough workers for a mean have reached a step."""
@@ -396,11 +330,15 @@ class Participation:
         return Why.ABSENT if self._run.availability.absent(rank, crash) else Why.CRASHED
 
     def sits_out(self, rank: int, index: int, at: float) -> Why | None:
-        """Return why the rules exclude a worker from its next collective, or None."""
-        for rule in self.rules:
-            if rule.sits_out(rank, index, at):
-                return rule.why
-        return None
+        """Return why a worker takes no part in its `index`-th collective, or None.
+
+        Called at `at` (s), when it begins to compute for it. A worker that takes no part computes
+        nothing, joins at once, and loses nothing.
+        """
+        if self._members is not None and self._members.leaves(rank, at):
+            return Why.ABSENT
+        unselected = self.sampled is not None and self.sampled.sits_out(rank, index, at)
+        return Why.UNSELECTED if unselected else None
 
     def download(self, rank: int) -> float:
         """Return the seconds that a selected client needs to get the model."""
