@@ -21,7 +21,6 @@ import numpy as np
 
 from ..objectives.learning_curve.objective import (
     Expected,
-    Followed,
     Goal,
     expect,
     goal,
@@ -51,8 +50,9 @@ TIMES = {"cluster", "network", "server", "overhead", "calibration", "recovery"}
 """Tables without effect if only the numbers of steps and workers matter."""
 CODEC_SEEDS = 4  # seeds whose mean loss becomes the loss of all runs of a program with a codec
 CODEC_STEPS = 65_536  # steps after which a codec's share of the loss moves by 0.0003 at most
+AHEAD, FURTHER = 1.1, 1.5  # durations of a surrogate's first run, and the factor of later ones
 SPEED_SHARE, SPEED_STEPS = 1 / 16, 256  # share of a run that shows its speed, and its fewest steps
-_goals: dict[str, Goal | Expected | Followed] = {}
+_goals: dict[str, Goal | Expected] = {}
 
 RunSeeds = Callable[[World, int], Sequence[Run]]
 
@@ -81,7 +81,7 @@ def normalised(world: World, run: RunSeeds) -> World:
     return world.changed(objective=objective)
 
 
-def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | Followed:
+def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected:
     """Return a run's objective: its expected or followed loss, or a surrogate."""
     followed, whole = coded(world.algorithm) and _by_steps(world), world
     if followed and "buckets" in world.algorithm.parameters:  # its vectors are too small to cut
@@ -109,14 +109,16 @@ def _by_steps(world: World) -> bool:
     return not (timed or chosen or program.needs_loss or _may_miss(world))
 
 
-def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Followed:
+def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Expected:
     """Return a surrogate's loss by steps, from one run with `CODEC_SEEDS` seeds.
 
-    `whole`: the world whose steps are followed.
+    So runs of the algorithm need no vectors. `whole`: the world whose steps are followed. Points of
+    the loss lie at the same steps for any duration, so a loss does not depend on earlier ones.
     """
-    ends = world.scenario.run
-    most = min(ends.steps or inf, max(CODEC_STEPS, ROUNDS * surrogate.expected.period))
-    every = max(1, int(min(surrogate.expected.steps, most, NEVER)) // POINTS)
+    ends, expected = world.scenario.run, surrogate.expected
+    known: dict[str, Any] = {"steps": (-1.0,), "ratios": (0.0,), "times": AHEAD}
+    most = min(ends.steps or inf, max(CODEC_STEPS, ROUNDS * expected.period))
+    every = max(1, int(min(expected.steps, most, NEVER)) // POINTS)
 
     @cache
     def length() -> float:
@@ -127,7 +129,7 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
             end = {"duration": share * ends.duration, "steps": None}
             timed = replace(whole, algorithm=_at(whole.algorithm, surrogate.rate))
             settings = ends.model_copy(update=end | {"evaluate_every": None})
-            (brief,) = run(_calm(timed, surrogate.expected, settings), 1)
+            (brief,) = run(_calm(timed, expected, settings), 1)
             if brief.steps >= SPEED_STEPS:
                 break
         return float(brief.steps / share)
@@ -147,14 +149,23 @@ def _followed(world: World, whole: World, surrogate: Goal, run: RunSeeds) -> Fol
             if share <= LEAST or _stays(losses):
                 break
             share /= FINER  # a loss that grows slowly shows only in the whole run
-        if surrogate.expected.evident:  # the evidence includes the program's cost without its codec
+        if expected.evident:  # the evidence includes the program's cost without its codec
             raw = replace(coded_world, algorithm=_with(world.algorithm, codec=Raw()))
             plain = np.array(run(raw, 1)[0].curve["loss"][:points])
-            expected = surrogate.expected
             losses *= expected.parallel(done) * expected.ratio(done) / plain
         return done.tolist(), losses.tolist()
 
-    return Followed(surrogate.expected, follow, most)
+    def loss(step: float) -> float:
+        """Return the loss after `step` steps; its ratio is constant beyond `most`."""
+        while step > known["steps"][-1] and known["steps"][-1] < most:
+            known["steps"], losses = follow(known["times"])
+            known["times"] *= FURTHER
+            with np.errstate(divide="ignore", invalid="ignore"):
+                known["ratios"] = np.log(losses / expected.parallel(np.array(known["steps"])))
+        ratio = np.interp(step, known["steps"], known["ratios"])
+        return float(expected.parallel(step) * np.exp(ratio))
+
+    return replace(expected, followed=loss)
 
 
 def _timeless(scenario: Scenario) -> dict[str, Any]:

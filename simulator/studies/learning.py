@@ -10,7 +10,7 @@ import numpy as np
 from ..cluster.membership import stretched
 from ..engines.dispatch import run_seeds, with_tuned_rate
 from ..objectives.learning_curve import evidence
-from ..objectives.learning_curve.objective import MECHANISM, Expected, size
+from ..objectives.learning_curve.objective import MECHANISM, Expected, Goal, size
 from ..results.intervals import TAILS
 from ..results.prediction_interval import PACE, TARGET, Errors, Models, TimeModel
 from ..results.run import Run, diverged
@@ -29,9 +29,9 @@ def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ())
     `runs`: the algorithm's runs, from which the mechanism is read; if empty, one is made.
     """
     goal: Any = with_tuned_rate(World(scenario, algorithm)).scenario.objective
-    if isinstance(goal, Expected):
-        return goal
-    model: Expected = goal.expected
+    model: Expected = getattr(goal, "expected", goal)
+    if not isinstance(goal, Goal) and model.followed is None:
+        return model
     ratios = [
         run.curve["loss"][-1] / float(model.parallel(run.steps))
         for run in runs or run_seeds(scenario, algorithm, [0])

@@ -7,8 +7,8 @@ loss follows the baseline's curve by steps (`FromCurve`). Otherwise its program 
 
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve
 from .evidence import Penalty
-from .surrogate import FASTEST, MODES, Gains, Limits, Shape, Surrogate, shape
+from .surrogate import FASTEST, MODES, Gains, Shape, Surrogate, shape
 
 ITERATIONS = 20  # until the steps and the critical batch agree
 BISECTIONS = 40  # of a range of log steps, to less than 1e-9
@@ -42,7 +42,6 @@ SETTLED = 0.6  # share of the largest stable curvature: sharper modes would sett
 QUARTER = 0.25  # share of a run that shows an algorithm's cost to 0.15 of its log of steps
 LEAST_GAIN = 0.01  # least log of the factor of steps that more workers save, because it divides
 NEAR = 0.1  # error of the log of a factor of steps up to which the penalty is linear
-AHEAD, FURTHER = 1.1, 1.5  # durations of a surrogate's first run, and the factor of later ones
 MECHANISM: dict[str, Any] = untrusted.packaged(__file__, "mechanism.toml")  # errors of losses
 LEAST_SENT = 2  # least number of entries that a sparse codec sends
 
@@ -55,7 +54,7 @@ class Expected(Penalty):
     gives the loss of the program without its codec. `period`: local steps between agreements;
     `tokens`: per worker and step; `steps`: of the run; `tau`: the period by which runs are evidence
     of the program's loss, None if they cannot be; `log_steps`: log of the factor of steps that
-    determines the ratio along the run.
+    determines the ratio along the run; `followed`: the loss by steps of a surrogate's run.
     """
 
     curve: Curve
@@ -68,12 +67,13 @@ class Expected(Penalty):
     evident: bool = False
     tau: float | None = None
     log_steps: float | None = None
+    followed: Callable[[float], float] | None = None
     kind: ClassVar[str] = "learning-curve"
     dimension: ClassVar[None] = None
 
     def make(self, workers: int, seed: int) -> "FromCurve":
-        """Make the objective of a run, if `direct`."""
-        return FromCurve(self, self.loss)
+        """Make the objective of a run, if `direct` or `followed`."""
+        return FromCurve(self, self.followed or self.loss)
 
     def loss(self, step: float) -> float:
         """Return the curve's loss after `step` local steps, with the penalty."""
@@ -236,40 +236,6 @@ class Goal:
         return Surrogate(self, workers, seed)
 
 
-@dataclass(eq=False)
-class Followed:
-    """The loss of a surrogate by steps, from one run for all seeds.
-
-    So runs of the algorithm need no vectors. `follow` runs the surrogate for a multiple of the
-    scenario's duration, and returns steps and losses of its curve. Its points lie at the same
-    steps for any duration, so a loss does not depend on earlier calls.
-    """
-
-    expected: Expected
-    follow: Callable[[float], tuple[Sequence[float], Sequence[float]]]
-    most: float
-    kind: ClassVar[str] = "learning-curve"
-    dimension: ClassVar[None] = None
-    _steps: Any = field(default=(-1.0,), init=False)
-    _ratios: Any = field(default=(0.0,), init=False)
-    _times: float = field(default=AHEAD, init=False)
-
-    def make(self, workers: int, seed: int) -> "FromCurve":
-        """Make the objective of a run."""
-        return FromCurve(self.expected, self.loss)
-
-    def loss(self, step: float) -> float:
-        """Return the loss after `step` steps; its ratio is constant beyond `most`."""
-        while step > self._steps[-1] and self._steps[-1] < self.most:
-            steps, losses = self.follow(self._times)
-            self._times *= FURTHER
-            with np.errstate(divide="ignore", invalid="ignore"):
-                self._ratios = np.log(losses / self.expected.parallel(np.array(steps)))
-            self._steps = steps
-        ratio = np.interp(step, self._steps, self._ratios)
-        return float(self.expected.parallel(step) * np.exp(ratio))
-
-
 def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     """Return the recipe of the surrogate of an algorithm with these gains.
 
@@ -285,8 +251,8 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
     noise = min(noise, LOUDEST * (law.floor + float(excess(end))))
-    limits = Limits(min(SETTLED * gains.limit, FASTEST), min(1.0, gains.limit / SHARPEST))
-    spectrum = shape(excess, law.floor, noise, copies=_copies(algorithm), limits=limits)
+    limits = min(SETTLED * gains.limit, FASTEST), min(1.0, gains.limit / SHARPEST)
+    spectrum = shape(excess, law.floor, noise, _copies(algorithm), limits)
     return Goal(expected, spectrum, gains.averaged, 1 / gains.signal)
 
 
@@ -329,7 +295,13 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
         codec = getattr(world.algorithm.parameters.get("codec"), "kind", "raw")
         direct, period = codec == "raw", max(bare.tau or 1.0, 1.0)
         result = replace(bare, direct=direct, evident=True, period=period)
-        cost = cost if direct else _coded(cost, codec)
+        if not direct:
+            sd = MECHANISM["codec"]
+            cost = replace(
+                cost, sd=math.hypot(cost.sd, sd), errors=cost.errors + sd * evidence.drawn(codec),
+                basis="mechanism" if cost.basis == "published" else cost.basis,
+                sentence=f"{cost.sentence}; times the cost of {codec} by the mechanism",
+            )  # fmt: skip
     sources, why = law.basis, cost.why
     if bare.beyond:
         sources += f", fitted up to {law.fitted[1]:.3g} tokens and extrapolated beyond"
@@ -436,14 +408,6 @@ def _cost(world: World, expected: Expected) -> Penalty | None:
         own=own,
         gain=expected.worth_of_workers,
     )
-
-
-def _coded(cost: Penalty, codec: str) -> Penalty:
-    """Return a penalty by evidence, times the cost of a codec by the mechanism."""
-    sd, basis = MECHANISM["codec"], "mechanism" if cost.basis == "published" else cost.basis
-    sentence = f"{cost.sentence}; times the cost of {codec} by the mechanism"
-    log, errors = cost.log_ratio, cost.errors + sd * evidence.drawn(codec)
-    return Penalty(log, math.hypot(cost.sd, sd), basis, sentence, errors, cost.why)
 
 
 def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:

@@ -5,7 +5,7 @@ Both are noisy quadratics with constant noise, so every engine can run them.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,22 +36,20 @@ class Shape:
     floor: float
 
 
-class Limits(NamedTuple):
-    """A program's largest curvature, `limit`, and the factor of its rate, `slow`."""
-
-    limit: float
-    slow: float
-
-
 def shape(
-    excess: Callable[[Array], Array], floor: float, noise: float, *, copies: int, limits: Limits
+    excess: Callable[[Array], Array],
+    floor: float,
+    noise: float,
+    copies: int,
+    limits: tuple[float, float],
 ) -> Shape:
     """Return a quadratic whose loss above `floor` is `excess(steps)` at a rate of one.
 
     A power law is a mixture of exponentials: modes have log-spaced curvatures, and weights by
     non-negative least squares. Noise is proportional to the curvature (Zhu et al., arXiv
     1803.00195), with total variance `noise`; the weights account for it. Every mode has `copies`,
-    in an order that spreads all modes over all pieces of the vector.
+    in an order that spreads all modes over all pieces of the vector. `limits`: largest
+    curvature, and factor of the rate.
     """
     from scipy.optimize import nnls  # noqa: PLC0415 - 0.2 s
 
@@ -64,7 +62,7 @@ def shape(
     loss = floor + excess(steps)
     still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # the last column: a constant
     *weight, rest = nnls(still / loss[:, None], target / loss, maxiter=100 * MODES)[0]
-    curvature = np.minimum(limits.slow * modes, limits.limit)
+    curvature = np.minimum(limits[1] * modes, limits[0])
     start = np.sqrt(2 * np.array(weight) / curvature)
     order = np.argsort(np.arange(MODES * copies) * 0.6180339887498949 % 1, kind="stable")
     parts = [np.repeat(part, copies)[order] for part in (curvature, start, np.sqrt(variance))]
