@@ -6,9 +6,9 @@ A server's learning rate follows the mean number of steps per worker: used gradi
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, InstanceOf, model_validator
+from pydantic import Field, InstanceOf
 
 from .codecs.codec import Raw
 from .effects import Node
@@ -22,25 +22,14 @@ K = Annotated[int, doc("gradients per update, at most the number of workers", "g
 
 
 @piece
-class Monotone:
-    """A schedule of a count that never decreases, rounded down to whole gradients.
-
-    Raises ValueError if the schedule ever decreases or starts below 1.
-    """
+class WholeGradients:
+    """A schedule of a count, rounded down to whole gradients, at least one."""
 
     schedule: InstanceOf[TableSchedule]
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.schedule.never_decreases:
-            raise ValueError("decreases; write a threshold that stays equal or rises")
-        if self.schedule(0) < 1:
-            raise ValueError("starts below 1; write a threshold that starts at 1 or more")
-        return self
-
     def __call__(self, count: int) -> int:
         """Return the gradients to wait for at `count`."""
-        return int(self.schedule(count))
+        return max(1, int(self.schedule(count)))
 
 
 @piece
@@ -54,9 +43,9 @@ class StepsOf:
         return 1 + count // self.size
 
 
-Threshold = Annotated[Callable[[int], int], whole(Monotone, "threshold", "gradient"), WHOLE]
+Threshold = Annotated[Callable[[int], int], whole(WholeGradients, "threshold", "gradient"), WHOLE]
 """The number of gradients that a server waits for, given the count (0, 1, ...) of gradients or
-updates so far: 1 or more, never decreasing."""
+updates so far, 1 or more."""
 
 
 class Gate:

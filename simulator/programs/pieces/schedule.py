@@ -49,15 +49,6 @@ class TableSchedule:
         """Return the value at `step`."""
         raise NotImplementedError
 
-    @property
-    def never_decreases(self) -> bool:
-        """Whether no value is below an earlier one."""
-        keys = (getattr(self, key, 0) for key in ("warmup", "steps"))
-        at = getattr(self, "at", ())
-        steps = sorted({0, *keys, *at, *(step + 1 for step in at)})
-        values = [self(step) for step in steps]
-        return values == sorted(values)
-
 
 @piece
 class ConstantSchedule(TableSchedule):
