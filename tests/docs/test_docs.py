@@ -1,10 +1,7 @@
 """The documentation agrees with the code: pages, parameters, figures, scenarios, commands."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -163,52 +160,3 @@ def test_defaults_are_shown_as_a_scenario_writes_them():
     assert "| `tau` | required | steps |" in table
     assert '`"exact"`, `"lecture"`' in build.parameters(catalogue()["dts"])
     assert "| `alpha` | 0.9 / workers | |" in build.parameters(catalogue()["easgd"])
-
-
-# Notebooks run as they are, in seconds, and are what jupytext reads
-
-
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.py"))
-
-
-def test_notebooks_are_in_percent_format():
-    header = r"# ---\n# jupyter:\n#   jupytext:\n(#.*\n)+?#       format_name: percent\n# ---\n"
-    for path in NOTEBOOKS:
-        text = path.read_text("utf-8")
-        assert re.match(header, text), path
-        cells = re.split(r"^# %%", text, flags=re.MULTILINE)[1:]
-        prose = [cell for cell in cells if cell.startswith(" [markdown]\n")]
-        assert len(cells) - len(prose) >= 3
-        assert prose[0].startswith(" [markdown]\n# # ")
-        lines = [line for cell in prose for line in cell.strip().splitlines()[1:]]
-        assert all(line.startswith("#") for line in lines), path
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, tmp_path):
-    """Every cell; the value that ends a cell is shown as a notebook would show it.
-
-    Processes that it starts find it as the script, as where it is run as one.
-    """
-    shown = f"""
-import ast, linecache, sys
-sys.modules["__main__"].__file__ = {str(path)!r}
-source = open({str(path)!r}, encoding="utf-8").read()
-names = {{"__name__": "__main__"}}
-for number, cell in enumerate(source.split("\\n# %%")[1:]):
-    text, file = cell.split("\\n", 1)[1], f"<cell {{number}}>"
-    linecache.cache[file] = len(text), None, text.splitlines(True), file  # as IPython does
-    tree = ast.parse(text)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, file, "exec"), names)
-    value = eval(compile(ast.Expression(last.value), file, "eval"), names) if last else None
-    for show in ("__repr__", "_repr_html_"):
-        getattr(value, show, str)()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", shown], cwd=tmp_path, env=os.environ | {"MPLBACKEND": "agg"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr
