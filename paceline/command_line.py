@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from itertools import accumulate
@@ -62,16 +62,6 @@ def _possible(out: Path | None) -> Path | None:
     return out
 
 
-def _whole(text: str) -> int:
-    """Parse a count, which may have the form 1e3."""
-    if re.fullmatch(r"\s*[+-]?\d+\s*", text):
-        return int(text)
-    with suppress(ValueError):
-        if (value := float(text)).is_integer():
-            return int(value)
-    raise typer.BadParameter(f"{text!r} is not a whole number")
-
-
 Answer = tuple[Callable[[], Any], Callable[[], Iterable[Any]], Iterable[str]]
 """The document of --json, the parts to print without it, and notes."""
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -107,9 +97,6 @@ def _with_option(command: str, parameter: inspect.Parameter) -> inspect.Paramete
     row = OPTIONS["shared"].get(name, {}) | OPTIONS.get(command, {}).get(name, {})
     default = row.pop("default", parameter.default)
     names = row.pop("names", [f"--{name.replace('_', '-')}"] * (parameter.annotation is bool))
-    if row.pop("count", False):  # parsed from text, also its default
-        row |= {"metavar": "INTEGER", "parser": _whole}
-        default = None if default is None else str(default)
     if row.pop("possible", False):
         row["callback"] = _possible
     make: Any = typer.Argument if row.pop("argument", False) else typer.Option
@@ -898,22 +885,9 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def _tame_environment() -> None:
-    """Remove environment settings that would make libraries fail or hang."""
-    os.environ["MPLBACKEND"] = "agg"  # never open a window, regardless of the user's setting
-    odd: dict[str, Callable[[str], bool]] = {
-        "COLUMNS": lambda width: not width.strip("0"),  # a width of zero would make tables empty
-        "SOURCE_DATE_EPOCH": lambda seconds: not seconds.isdecimal(),
-        "MATPLOTLIBRC": lambda path: not (os.path.isfile(path) or os.path.isdir(path)),
-    }
-    for name, is_odd in odd.items():
-        if is_odd(os.environ.get(name, "1")):
-            os.environ.pop(name, None)
-
-
 def run(arguments: list[str]) -> int:
     """Run a command line; return its status: 0, 2 (wrong input), 130 (Ctrl-C) or 1."""
-    _tame_environment()
+    os.environ["MPLBACKEND"] = "agg"  # never open a window, regardless of the user's setting
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):

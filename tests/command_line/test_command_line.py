@@ -617,8 +617,7 @@ def test_the_environment_changes_no_output(tmp_path, monkeypatch, capsys):
     (tmp_path / "my.toml").write_text(corpus.SCENARIO)
     _, usual, _ = run(capsys, "simulate", "my.toml", "--figure", "svg")
     strange = {
-        "MPLBACKEND": "nope", "COLUMNS": "0", "SOURCE_DATE_EPOCH": "nope",
-        "MATPLOTLIBRC": "/dev/zero", "TMPDIR": "/dev/null/x", "MPLCONFIGDIR": "/dev/null/x",
+        "MPLBACKEND": "nope", "TMPDIR": "/dev/null/x", "MPLCONFIGDIR": "/dev/null/x",
     }  # fmt: skip
     process = command("simulate", "my.toml", "--figure", "svg", "--overwrite", env=strange)
     assert len(usual) > 500

@@ -161,11 +161,9 @@ def test_a_program_of_ones_own_keeps_its_own_words():
 
 
 def test_counts_on_the_command_line(folder, capsys):
-    given = run(capsys, "simulate", "own.toml", "--seeds", "1e0", "--seed", "2.0", "--json")
-    assert json.loads(given[1])["seeds"] == [2]
     status, _, error = run(capsys, "simulate", "own.toml", "--seeds", "1.5")
     assert status == 2
-    assert "'1.5' is not a whole number" in error
+    assert "Invalid value for '--seeds'" in error
 
 
 @looped("name", ["quickstrt.toml", "scenarios/quickstart", "runs/figure2"])

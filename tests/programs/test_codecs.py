@@ -345,17 +345,6 @@ def test_dgcs_ratio_falls_exponentially():
     assert sent == [10, 6, 4, 2, 2]  # ceil(40 times 0.25, 0.146, 0.0855, 0.05, 0.05)
 
 
-def test_dgc_clips_what_a_worker_adds():
-    plain, clipped = ({"kind": "dgc", "ratio": 1.0, "momentum": 0.0} | extra
-                      for extra in ({}, {"clip": 2.0}))  # fmt: skip
-    short, long = normal(2, 30)
-    short, long = short / np.linalg.norm(short), 5 * long / np.linalg.norm(long)
-    send = encoder(clipped, 30)
-    np.testing.assert_allclose(send(short)[0], short)
-    np.testing.assert_allclose(send(long)[0], long * 2 / 5)
-    np.testing.assert_allclose(encoder(plain, 30)(long)[0], long)
-
-
 # SparseLoCo
 
 

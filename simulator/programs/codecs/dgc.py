@@ -29,10 +29,6 @@ class DGC(Sparse):
     size 1 % of all, 2 / ratio or 1000, whichever is largest. If more than 1.3 k entries pass it,
     exactly the k largest are sent. While fewer than 0.8 k pass it, it is multiplied by 0.8, up to
     ten times. If the vector is hardly larger than its sample, exactly the k largest are sent.
-
-    `clip`: longer vectors are scaled down to this norm before accumulation; in the paper (section
-    3.2) it is the usual threshold over the root of the number of workers. None by default,
-    because the right norm depends on the model.
     """
 
     kind: Literal["dgc"] = "dgc"
@@ -46,10 +42,6 @@ class DGC(Sparse):
     warmup_ratio: Annotated[
         Number, Field(gt=0, le=1, description="ratio of the warm-up's first message")
     ] = 0.25
-    clip: Annotated[
-        Number | None,
-        Field(gt=0, description="largest norm of a worker's vector before accumulation"),
-    ] = None
     gathers: ClassVar[bool] = True
     carries_momentum: ClassVar[bool] = True
 
@@ -80,9 +72,6 @@ class DGC(Sparse):
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
         """Accumulate the gradient, send its largest entries, and clear them."""
         u, v, random = state
-        if self.clip is not None:
-            norm = float((vector * vector).sum()) ** 0.5
-            vector = vector * (self.clip / norm) if norm > self.clip else vector
         u = self.momentum * u + vector
         v = v + u
         places = about_largest(abs(v), self.ratio_of(number), random)
