@@ -23,7 +23,6 @@ import typer
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import visible
-from paceline.simulator.inputs.paths import demand_possible
 
 if TYPE_CHECKING:
     from paceline.simulator.results.store import Destination
@@ -53,13 +52,6 @@ KNOWN = 0.01  # least share of the work from which the remaining time is estimat
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
-
-
-def _possible(out: Path | None) -> Path | None:
-    """Refuse an impossible --out path before computing anything."""
-    if out is not None:
-        demand_possible(out)
-    return out
 
 
 Answer = tuple[Callable[[], Any], Callable[[], Iterable[Any]], Iterable[str]]
@@ -97,8 +89,6 @@ def _with_option(command: str, parameter: inspect.Parameter) -> inspect.Paramete
     row = OPTIONS["shared"].get(name, {}) | OPTIONS.get(command, {}).get(name, {})
     default = row.pop("default", parameter.default)
     names = row.pop("names", [f"--{name.replace('_', '-')}"] * (parameter.annotation is bool))
-    if row.pop("possible", False):
-        row["callback"] = _possible
     make: Any = typer.Argument if row.pop("argument", False) else typer.Option
     option = make(... if default is parameter.empty else default, *names, **row)
     return parameter.replace(kind=parameter.KEYWORD_ONLY, default=option)
@@ -150,7 +140,6 @@ def _study(
     loaded = load(scenario, sets, allow_paths=allow_paths)
     out, overwrite = given.pop("out"), given.pop("overwrite")
     path = out or Path("runs") / f"{Path(loaded.file).stem}{suffix}"
-    demand_possible(path)  # also if the path comes from the scenario's name
     where = Destination(path, given=out is not None, overwrite=overwrite, say=_note)
     if "jobs" in given and given["jobs"] is None:
         brief = not suffix and size.brief(loaded, given["seeds"])
@@ -300,8 +289,8 @@ def _theory(scenario: str, as_json: bool = False, **given: Any) -> None:
     results["notes"] = [*loaded.notes, *results["notes"]]
     document = statistics.jsonable(results)
     if out := given["out"]:
-        files = {"theory.json": store.dump(document), **bound.files(loaded, out)}
         with store.writing(out, "choose another --out"):
+            files = {"theory.json": store.dump(document), **bound.files(loaded, out)}
             for name, data in files.items():
                 store.write_free(out / name, data, given=True, overwrite=given["overwrite"])
     _answer(as_json, lambda: document, lambda: terminal.theory(document))

@@ -4,12 +4,10 @@ A scenario from somebody else must not read elsewhere on the machine. Overrides 
 or from Python, come from the user and may name any file.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
 from .messages import KeyPath, dotted, show
 
 NAMING = ("extends", "file", "folder", "membership", "platform", "regions")
@@ -17,22 +15,6 @@ NAMING = ("extends", "file", "folder", "membership", "platform", "regions")
 OTHERS = ("algorithm", "tune")
 """Tables with the keys of programs, none of which names a file."""
 REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allow_paths=True))"
-
-
-NAME, WHOLE = 255, 4095  # most bytes of a file name and of a path on common systems
-
-
-def demand_possible(path: Path) -> None:
-    """Refuse a path that no file can have. Raises InputError."""
-    text = str(path)
-    length = len(os.fsencode(path.absolute()))
-    if "\0" in text:
-        problem = "holds a zero byte"
-    elif length > WHOLE or any(len(os.fsencode(part)) > NAME for part in path.parts):
-        problem = f"too long: a name may have {NAME} bytes, and a path {WHOLE}"
-    else:
-        return
-    raise InputError(f"--out {text[:80]}{'...' * (len(text) > 80)}: {problem}; choose another")
 
 
 def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
