@@ -30,7 +30,10 @@ SIZES = np.unique(ROWS[TABLE_4, SIZE])
 def predicted(law, rows):
     """Errors of the ratio, and whether each lies within the 90 % interval, by row."""
     wrong = np.array([law.mean(*row[:3]) - row[4] for row in rows])
-    sds = np.hypot([law.sd(*row[:3]) for row in rows], rows[:, ROUNDING] * 2**0.5)
+    sds = np.hypot(
+        [law.errors("diloco", (row[1], row[2], row[0]))[0] for row in rows],
+        rows[:, ROUNDING] * 2**0.5,
+    )
     return wrong, np.abs(wrong) <= Z90 * sds
 
 
@@ -42,7 +45,7 @@ def left_out(rows):
         law = diloco.fit(rows[~mine])
         results.append(predicted(law, rows[mine]))
         for parameters, replicas, period, _, seen, _ in rows[mine]:
-            errors = law.errors("diloco", (replicas, period, parameters))
+            _, errors = law.errors("diloco", (replicas, period, parameters))
             low, high = evidence.ends(law.mean(parameters, replicas, period), errors)
             drawn.append(low <= seen <= high)
     wrong, within = map(np.concatenate, zip(*results, strict=True))

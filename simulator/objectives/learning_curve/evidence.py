@@ -55,27 +55,18 @@ class Law:
         theta = np.append(self.theta[:-1], self.theta[-1] * (FACTS.tokens / ratio) ** FACTS.sparse)
         return float(law_of(theta, parameters, replicas, period))
 
-    def size(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the (positive) sum of the law's absolute terms for two replicas or more."""
-        without = self.mean(parameters, 1, period)
-        return abs(without) + self.mean(parameters, max(replicas, 2), period) - without
+    def errors(self, program: str, place: Place) -> tuple[float, np.ndarray]:
+        """Return the deviation of the log ratio of two runs, and draws.
 
-    def sd(self, parameters: float, replicas: float, period: float) -> float:
-        """Return the standard deviation of the log ratio of two runs due to the fit."""
-        slope = self._slope(parameters, replicas, period)
-        return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
-
-    def errors(self, program: str, place: Place) -> np.ndarray:
-        """Draw the errors of the fit, of the baseline's run and of the program's run."""
+        They are the errors of the fit, of the baseline's run and of the program's run.
+        """
         replicas, period, parameters = place
-        numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
+        slope = slopes(lambda theta: law_of(theta, parameters, replicas, period), self.theta)
+        sd = math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
+        numbers = slope @ np.linalg.cholesky(self.covariance)
         of_fit = numbers @ [drawn(f"law {index}") for index in range(len(numbers))]
         of_runs = drawn(program, place) - drawn("baseline")
-        errors: np.ndarray = of_fit + self.spread * (period > 1) * of_runs
-        return errors
-
-    def _slope(self, parameters: float, replicas: float, period: float) -> np.ndarray:
-        return slopes(lambda theta: law_of(theta, parameters, replicas, period), self.theta)
+        return sd, of_fit + self.spread * (period > 1) * of_runs
 
 
 @dataclass(frozen=True)
@@ -207,7 +198,8 @@ def by_law(
         "period": _decades(period, FACTS.usual, FACTS.longest.get(f"{replicas:g}", FACTS.usual)),
         "tokens per parameter": _decades(ratio, FACTS.tokens / 2, FACTS.tokens * 2),
     }
-    terms = law.size(parameters, replicas, period)
+    without = law.mean(parameters, 1, period)
+    terms = abs(without) + law.mean(parameters, max(replicas, 2), period) - without
     further = {f"beyond {name}": terms * FACTS.beyond[name] * value for name, value in far.items()}
     reasons = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
     if program not in PUBLISHED or overlap > 1:
@@ -216,10 +208,10 @@ def by_law(
         reasons.append(f"no published run of {subject}")
     mean = law.mean(parameters, replicas, period, ratio)
     further["growth"] = abs(mean - law.mean(parameters, replicas, period)) / 2  # of one source
-    errors = law.errors(program, (replicas, period, parameters))
-    for source, sd in further.items():
-        errors = errors + sd * drawn(source)
-    sd = math.hypot(law.sd(parameters, replicas, period), *further.values())
+    sd, errors = law.errors(program, (replicas, period, parameters))
+    for source, more in further.items():
+        errors = errors + more * drawn(source)
+    sd = math.hypot(sd, *further.values())
     clamped = replicas > 1 and -intervals.NORMAL * sd < mean < 0  # the gain is within its own error
     return 0.0 if clamped else mean, sd, reasons, errors
 

@@ -7,7 +7,7 @@ loss follows the baseline's curve by steps (`FromCurve`). Otherwise its program 
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -382,7 +382,7 @@ def _period(world: World) -> float | None:
 
 def _cost(world: World, expected: Expected) -> Penalty | None:
     """Return the penalty of an algorithm by evidence; None without evidence."""
-    algorithm, program = world.algorithm, world.program
+    algorithm, program, workers = world.algorithm, world.program, expected.workers
     spec, keys = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
     period = expected.tau
@@ -396,12 +396,13 @@ def _cost(world: World, expected: Expected) -> Penalty | None:
     shared &= {algorithm.name} if algorithm.name not in evidence.ALIKE else shared
     if period > 1 and "published" not in spec.penalty and not shared:
         return None
+    # The user's runs state their selected clients; published ones those that count.
     return evidence.penalty(
         algorithm.name,
-        _replicas(world, expected, shared),
+        world.workers if shared and algorithm.samples else workers,
         period,
         size(world.scenario),
-        tokens=expected.steps * expected.workers * expected.tokens,
+        tokens=expected.steps * workers * expected.tokens,
         outer_lr=keys.get("outer_lr"),
         outer_momentum=keys.get("outer_momentum", 0.0),
         overlap=keys.get("overlap") or 0,
@@ -429,14 +430,6 @@ def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]
     return runs
 
 
-def _replicas(world: World, expected: Expected, own: Collection[Any]) -> float:
-    """Return the number of replicas for evidence: the clients whose gradients count.
-
-    If the user's runs count, which state their selected clients, return the selected clients.
-    """
-    return world.workers if own and world.algorithm.samples else expected.workers
-
-
 def size(scenario: Scenario) -> float:
     """Return the number of parameters of the model behind the loss."""
     parameters = getattr(getattr(scenario.objective, "curve", None), "parameters", None)
@@ -459,7 +452,8 @@ def _mechanism(world: World, apart: float, expected: Expected) -> Penalty:
         replace(run, program="" if run.program in evidence.ALIKE else "diloco")
         for run in _users_runs(scenario, expected)
     ]
-    replicas, gain = _replicas(world, expected, own), expected.worth_of_workers
+    replicas = world.workers if own and algorithm.samples else workers
+    gain = expected.worth_of_workers
     penalty = evidence.penalty("diloco", replicas, apart, size(scenario), own=own, gain=gain)
     assert penalty is not None
     added, source = max(penalty.log_ratio, 0.0), "your own" if own else "published"
