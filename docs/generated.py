@@ -1,7 +1,7 @@
 """The generated pages of the reference: every key of a scenario, every command.
 
 `docs/build.py` writes reference/scenario.md, so that it can be read in the repository.
-docs/hooks.py calls `commands()` when the site is built, and a test calls `undescribed()`.
+docs/hooks.py calls `commands()` when the site is built.
 """
 
 import re
@@ -93,17 +93,6 @@ def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
             weight = tables[inner]["oneOf"][0]["properties"]["weight"]
             part = {"properties": {"weight": weight | WEIGHT}, "required": ["weight"]}
             yield f"Of a distribution: {inner.lower()}", tables[inner] | part
-
-
-def undescribed() -> set[str]:
-    """Return the keys without a description, as heading and key."""
-    schema = json_schema()
-    return {
-        f"{heading.replace('`', '')} {key}"
-        for heading, table in sections(schema)
-        for key, about in table.get("properties", {}).items()
-        if not _meaning(key, about, schema["$defs"])
-    }
 
 
 def _table(table: Schema, tables: Schema) -> str:

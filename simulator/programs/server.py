@@ -3,7 +3,6 @@
 A server's learning rate follows the mean number of steps per worker: used gradients over workers.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Annotated, Literal
@@ -53,28 +52,14 @@ class Gate:
 
     def __init__(self, workers: int, lead: int) -> None:
         self._lead, self._times = lead, [0] * workers
-        self._least, self._ranks = 0, Counter({0: workers})  # workers by their arrivals
         self._waiting: list[int] = []
 
     def admit(self, worker: int) -> Iterable[int]:
-        """Record an arrival; return the workers that may go on, in order of arrival.
-
-        Amortised O(1) per arrival: all waiting workers are `lead` + 1 ahead, so one step of the
-        slowest frees all of them.
-        """
-        times = self._times[worker] + 1
-        self._times[worker] = times
-        self._ranks[times] += 1
-        self._ranks[times - 1] -= 1
-        if not self._ranks[self._least]:
-            del self._ranks[self._least]
-            self._least = times
-            free, self._waiting = [*self._waiting, worker], []
-            return free
-        if times - self._least <= self._lead:
-            return [worker]
-        self._waiting.append(worker)
-        return []
+        """Record an arrival; return the workers that may go on, in order of arrival."""
+        self._times[worker] += 1
+        arrived, most = [*self._waiting, worker], min(self._times) + self._lead
+        self._waiting = [rank for rank in arrived if self._times[rank] > most]
+        return [rank for rank in arrived if self._times[rank] <= most]
 
 
 bounded_lead = Gate

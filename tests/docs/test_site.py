@@ -185,7 +185,8 @@ def test_docstrings_that_show_a_session_are_true(name):
 
 
 def test_every_key_is_described():
-    assert generated.undescribed() == set()
+    rows = [row for row in generated.scenario().splitlines() if row.startswith("| `")]
+    assert [row for row in rows if row.endswith("|  |")] == []
 
 
 def test_the_reference_of_keys_is_up_to_date(tmp_path, monkeypatch, capsys):
