@@ -428,7 +428,7 @@ def _explore(
 ) -> None:
     """Explore a scenario with sliders, on a page that updates itself.
 
-    The page's address contains its state. Ctrl-C ends the command.
+    Ctrl-C ends the command.
     """
     from paceline.simulator.reports.explore.serve import explore
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import parse_qsl
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ...cluster.prices import HOURLY
 from ...distributions.law import BY_NAME
 from ...errors import InputError
 from ...inputs import paths
-from ...inputs.messages import KeyPath, nearest, show
+from ...inputs.messages import KeyPath
 from ...inputs.toml_text import write_toml
 from ...inputs.units import to_si
 from ...load.document import override
@@ -283,27 +282,6 @@ class Explorer:
         """The sliders by name."""
         return {control.name: control for control in controls(self.scenario)}
 
-    def read(self, search: str) -> tuple[dict[str, str], list[str]]:
-        """Return the state in a query string, and a sentence for every ignored part."""
-        state: dict[str, str] = {}
-        problems = []
-        for name, text in parse_qsl(search.removeprefix("?"), keep_blank_values=True):
-            problems += self.put(state, name, text)
-        return {name: state[name] for name in self.controls if name in state}, problems
-
-    def put(self, state: dict[str, str], name: str, text: str) -> list[str]:
-        """Put a value into a state; return a sentence if it is invalid."""
-        if (control := self.controls.get(name)) is None:
-            suggestion = nearest(name, self.controls, "the sliders are")
-            return [f"{show(name)} is ignored: unknown; {suggestion}."]
-        if text not in control.values:
-            what = f"no value of the slider, which has {control.texts[0]} to {control.texts[-1]}"
-            return [f"{name} = {show(text)} is ignored: {what}."]
-        state.pop(name, None)
-        if text != control.own:
-            state[name] = text
-        return []
-
     def changes(self, state: Mapping[str, str]) -> dict[KeyPath, Any]:
         """Return the values that a state writes into the scenario's table, by path."""
         every = self.controls.items()
@@ -311,14 +289,8 @@ class Explorer:
         return {path: value for changes in moved for path, value in changes.items()}
 
     def apply(self, state: Mapping[str, str]) -> Scenario:
-        """Return the scenario with the values of a state.
-
-        Raises InputError if values that are valid alone are invalid together.
-        """
-        try:
-            return changed(self.scenario, self.changes(state))
-        except ValueError as error:
-            raise InputError(str(error)) from None
+        """Return the scenario with a state's values. Raises InputError if they clash."""
+        return changed(self.scenario, self.changes(state))
 
     def result(self, state: Mapping[str, str]) -> Result:
         """Simulate a state like `paceline simulate`. Raises InputError."""

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
@@ -43,7 +42,6 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         html.P(id="pick", className="pick", **_aria({"aria-live": "polite"})),
         html.Details([html.Summary("Why"), html.Ul(id="why")]),
         html.P("Computing …", id="shown", className="shown"),
-        html.P(id="problems", className="problems", role="alert"),
         html.P(id="invalid", className="problems", role="alert"),
     ]
     buttons = [
@@ -60,7 +58,6 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
     ]
     unseen = [
         html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which figures.js calls directly
-        dcc.Location(id="url", refresh="callback-nav"),
         *(dcc.Store(id=name) for name in ("state", "answer", "drawn")),
         dcc.Download(id="download"),
     ]
@@ -107,21 +104,18 @@ def _wire(app: Dash, explorer: Explorer) -> None:
         clientside(named, drawn, Input(source, "data"), prevent_initial_call="initial_duplicate")
 
     @app.callback(
-        output={
-            "search": Output("url", "search"),
-            "state": Output("state", "data"),
-            "problems": Output("problems", "children"),
-            "sliders": {name: Output(f"slider-{name}", "value") for name in names},
-            "values": {name: Output(f"value-{name}", "children") for name in names},
-        },
-        inputs={
-            "search": Input("url", "search"),
-            "sliders": {name: Input(f"slider-{name}", "value") for name in names},
-            "reset": Input("reset", "n_clicks"),
-        },
+        Output("state", "data"),
+        {name: Output(f"value-{name}", "children") for name in names},
+        {name: Output(f"slider-{name}", "value") for name in names},
+        {name: Input(f"slider-{name}", "value") for name in names},
+        Input("reset", "n_clicks"),
     )
-    def _moved(search: str, sliders: Any, reset: Any) -> Any:
-        return _state(explorer, search or "", sliders)
+    def _moved(places: dict[str, int], _: int) -> tuple[Any, ...]:
+        if ctx.triggered_id == "reset":
+            places = {name: one.texts.index(one.own) for name, one in explorer.controls.items()}
+        texts = {name: one.texts[places[name]] for name, one in explorer.controls.items()}
+        moved = {name: texts[name] for name in names if texts[name] != explorer.controls[name].own}
+        return moved, texts, places
 
     @app.callback(
         *(Output(name, "children") for name in ("units", "pick", "why", "shown", "invalid")),
@@ -151,24 +145,6 @@ def _wire(app: Dash, explorer: Explorer) -> None:
         content = exported(explorer, state or {})
         stem = Path(explorer.scenario.file).stem
         return {"content": content, "filename": f"{stem}-explored.toml"}
-
-
-def _state(explorer: Explorer, search: str, sliders: Any) -> dict[str, Any]:
-    """Return the outputs of the controls after one of them or the address changes."""
-    state, problems = explorer.read(search)
-    kind, _, name = str(ctx.triggered_id or "url").partition("-")
-    if kind == "reset":
-        state = {}
-    elif kind == "slider":
-        problems += explorer.put(state, name, explorer.controls[name].texts[sliders[name]])
-    texts = {name: state.get(name, control.own) for name, control in explorer.controls.items()}
-    return {
-        "search": f"?{urlencode(state)}" if state else "",
-        "state": state,
-        "problems": " ".join(problems),
-        "sliders": {name: explorer.controls[name].texts.index(texts[name]) for name in texts},
-        "values": texts,
-    }
 
 
 def _units(result: Result) -> list[Any]:
