@@ -29,7 +29,8 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 
 from ..errors import InputError
-from ..inputs import messages, untrusted
+from ..inputs import untrusted
+from ..inputs.toml_text import differing
 from .documents import SHAPES, Owned, demand_shape
 from .figures.style import FORMATS
 from .run import COLUMNS, CURVE, Run
@@ -52,7 +53,6 @@ NAMES = (
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for e in FORMATS))
 SHOWN = 3  # differing keys that a refusal names
 REPLACE = "replace them with --overwrite (in Python: overwrite=True), or choose another --out"
-MISSING = object()
 
 Settings = Mapping[str, Any]
 D = TypeVar("D")
@@ -72,25 +72,13 @@ def demand_same(settings: Settings, other: Settings, path: Path, what: str = "re
     Keys that only one of them has are not compared.
     """
     both = [key for key in settings if key in other]
-    changed = [text for key in both for text in differences(other[key], settings[key], (key,))]
-    if changed:
-        more = f", and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-        shown = ", ".join(changed[:SHOWN])
+    rows = differing([{key: table[key] for key in both} for table in (other, settings)])
+    if rows:
+        more = f", and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+        shown = ", ".join(
+            f"{key.removeprefix('scenario.')}: {was}, not {now}" for key, was, now in rows[:SHOWN]
+        )
         raise TakenError(f"{path}: holds the {what} of other settings ({shown}{more})", REPLACE)
-
-
-def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
-    """Yield the keys below `path` that differ, with their values before and now."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in dict.fromkeys([*old, *new]):
-            yield from differences(old.get(key, MISSING), new.get(key, MISSING), (*path, key))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, pair in enumerate(zip(old, new, strict=True)):
-            yield from differences(*pair, (*path, index))
-    elif old != new:
-        shown = path[1:] if path[0] == "scenario" and path[1:] else path
-        was, now = ("absent" if v is MISSING else messages.show(v) for v in (old, new))
-        yield f"{messages.dotted(shown)}: {was}, not {now}"
 
 
 def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -> Path:
@@ -101,19 +89,15 @@ def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -
     """
     name = path
     for number in count(2):
-        if overwrite or not os.path.lexists(name) or holds(name, data):
+        if overwrite or not os.path.lexists(name):
+            break
+        size = name.stat().st_size if data is not None and name.is_file() else -1
+        if data is not None and size == len(data) and untrusted.data(name, size) == data:
             break
         if given:
             raise TakenError(f"{name}: has other contents", REPLACE)
         name = path.with_stem(f"{path.stem}-{number}")
     return name
-
-
-def holds(file: Path, data: bytes | None) -> bool:
-    """Return whether a file contains exactly `data`."""
-    if data is None or not file.is_file() or file.stat().st_size != len(data):
-        return False
-    return untrusted.data(file, len(data)) == data
 
 
 @cache
@@ -302,12 +286,12 @@ class Directory:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
-        """Replace the files of the directory by `files` and `document`, with hashes."""
+        """Replace the files of the directory by `files` and `document`."""
         for name in self.names:
             (self.path / name).unlink(missing_ok=True)
         for name, data in files.items():
             self._write(self.path / name, data)
-        about: dict[str, Any] = {"schema": SCHEMA, **document, "parts": hashes(files)}
+        about: dict[str, Any] = {"schema": SCHEMA, **document, "parts": [*files]}
         if self.settings:
             about["settings"] = self.settings
         self._write(self.path / self.whole, dump(about))
@@ -422,11 +406,8 @@ class Destination:
         return directory
 
 
-def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:
-    """Write a file atomically, via the folder `scratch` (default: the file's own folder).
-
-    `new`: raise FileExistsError if the file exists.
-    """
+def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
+    """Write a file atomically, via the folder `scratch` (default: the file's own folder)."""
     scratch = scratch or path.parent
     scratch.mkdir(parents=True, exist_ok=True)  # another command may have removed the folder
     unfinished = scratch / f".{path.name}.{os.getpid()}"
@@ -435,8 +416,6 @@ def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = F
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if new:
-            path.open("xb").close()  # one of two concurrent commands is refused
         unfinished.replace(path)
     except OSError as error:  # such as a full disk
         with suppress(OSError):
@@ -449,16 +428,9 @@ def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path
 
     Raises TakenError, and OSError if the file cannot be written.
     """
-    while True:
-        path = free_file(path, data, given=given, overwrite=overwrite)
-        if holds(path, data):
-            return path
-        try:
-            write(path, data, new=not overwrite)
-            return path
-        except FileExistsError:  # another command was faster: look again
-            if not os.path.lexists(path):
-                raise  # a file has the name of the folder
+    path = free_file(path, data, given=given, overwrite=overwrite)
+    write(path, data)
+    return path
 
 
 @contextmanager
@@ -482,39 +454,15 @@ def identity(path: Path, name: str = WHOLE) -> str:
     return hashlib.sha256(untrusted.data(path / name, LARGEST_DOCUMENT)).hexdigest()
 
 
-def hashes(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the size (bytes) and SHA-256 of each file, by name."""
-    return {
-        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in files.items()
-    }
-
-
 def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
     """Return the document `name` like `read`, and check its shape in `documents.SHAPES`.
 
-    Raises InputError for another shape, and for files that differ from the document's hashes;
-    missing files are accepted.
+    Raises InputError for another shape.
     """
     document = read(path, name)
     with untrusted.refused(Path(path) / name, REPEAT, "not written by Paceline"):
         demand_shape(SHAPES[name], document)
-    for part, wanted in document["parts"].items():
-        file = Path(path) / part
-        if Path(part).name == part and file.exists() and _hash(file, wanted["bytes"]) != wanted:
-            raise InputError(
-                f"{file}: cannot be read (differs from the file that {name} records); "
-                "repeat its command with --overwrite, or restore the file as it was"
-            )
     return document
-
-
-def _hash(file: Path, size: int) -> dict[str, Any] | None:
-    """Return a file's entry in `hashes`; None if its size differs."""
-    if not file.is_file() or file.stat().st_size != size:
-        return None
-    with file.open("rb") as opened:
-        return {"bytes": size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
 def dump(document: Any, indent: int | None = 1) -> bytes:

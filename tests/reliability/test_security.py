@@ -289,7 +289,7 @@ def test_nothing_reaches_the_terminal_raw(folder, capsys, monkeypatch):
         escaped = "".join(f"\\u{ord(item):04x}" for item in CLEAR) if name == "run.json" else CLEAR
         (folder / "run" / name).write_text(text.replace("local-sgd tau=10", f"local {escaped}"))
     document = json.loads((folder / "run/run.json").read_text())
-    (folder / "run/run.json").write_text(json.dumps(document | {"parts": {}}))
+    (folder / "run/run.json").write_text(json.dumps(document | {"parts": []}))
     capsys.readouterr()
     assert paceline.command_line.run(["compare", "run", "run", "--as-measured"]) == 0
     assert paceline.command_line.run(["simulate", f"no{CLEAR}.toml"]) == 2

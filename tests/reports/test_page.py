@@ -23,7 +23,7 @@ from paceline.simulator.reports.page import changes, reading
 from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.runs import series
 from paceline.simulator.reports.page.studies import ranking
-from paceline.simulator.results import intervals, read, store, verdict, wording
+from paceline.simulator.results import intervals, read, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
 from paceline.simulator.results.figures.interactive import literal
@@ -572,21 +572,6 @@ def test_screenshot_for_the_docs(page_of, run, folder):
     page, _ = page_of(run, viewport={"width": 1280, "height": 1400})
     page.screenshot(path=shot)
     assert shot.stat().st_size > 20_000
-
-
-def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, monkeypatch):
-    out, free = tmp_path / "page.html", store.free_file
-
-    def late(path, *args, **options):
-        """Look, and have another command write before this one does."""
-        found = free(path, *args, **options)
-        path.write_text("another's")
-        return found
-
-    monkeypatch.setattr(store, "free_file", late)
-    with pytest.raises(InputError, match="has other contents"):
-        report([run], out)
-    assert out.read_text() == "another's"
 
 
 def test_what_would_change_it_is_what_longer_simulations_say(folder):

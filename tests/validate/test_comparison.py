@@ -446,7 +446,7 @@ def test_wrong_input_is_one_message(world, edited, capsys, tmp_path):
     odd = edited(world(), lambda summary: None, "odd")
     (odd / "curves.csv").write_text("label,seed\nssgd,0\n")
     document = json.loads((odd / "run.json").read_text())
-    (odd / "run.json").write_text(json.dumps(document | {"parts": {}}))
+    (odd / "run.json").write_text(json.dumps(document | {"parts": []}))
     (tmp_path / "file").write_text("")
     for arguments, says in (
         ((world(), tmp_path / "nowhere"), "nowhere"),
