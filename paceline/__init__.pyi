@@ -46,7 +46,6 @@ from paceline.simulator.programs.program import Program as Program
 from paceline.simulator.programs.program import doc as doc
 from paceline.simulator.programs.server import Threshold as Threshold
 from paceline.simulator.programs.server import bounded_lead as bounded_lead
-from paceline.simulator.reports.page.page import Report as Report
 from paceline.simulator.reports.page.page import report as report
 from paceline.simulator.scenario.scenario import Scenario as Scenario
 from paceline.simulator.studies.fit.fit import fit as fit

@@ -183,7 +183,7 @@ def _simulate(scenario: str, **given: Any) -> Answer:
 
     def parts() -> list[Any]:
         verdict = result.verdict
-        more = [*(row["bottleneck"] for row in result.algorithms), *result.failures]
+        more = [row["bottleneck"] for row in result.algorithms]
         more += prediction_interval.sources(result.algorithms)
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
         spent = terminal.spent(result.algorithms)

@@ -18,7 +18,7 @@ from ..scenario.hardware import FLOPS_PER_PARAMETER
 from ..scenario.scenario import Scenario
 from ..scenario.tables import Prices
 from . import intervals, wording
-from .prediction_interval import PACE, TARGET, Errors, LossModel
+from .prediction_interval import PACE, TARGET, Errors
 from .run import Run
 from .statistics import at, common_unit, crossing, estimated, with_unit
 
@@ -128,7 +128,7 @@ def _implausible(scenario: Scenario) -> list[str]:
 def summary(
     scenario: Scenario,
     runs: Sequence[Run],
-    model: LossModel | None = None,
+    model: Any = None,
     stated: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Summarise amounts of whole runs and, under `to_target`, up to the target.

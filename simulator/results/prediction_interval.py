@@ -14,7 +14,7 @@ from functools import cache
 from math import exp, expm1, hypot, inf, isfinite, log, sqrt
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -512,34 +512,13 @@ def _logs(values: Sequence[float], bases: Sequence[float]) -> list[float]:
     return [log(a / b) for a, b in pairs if 0 < a < inf and 0 < b < inf]
 
 
-class LossModel(Protocol):
-    """The model of one algorithm's loss."""
-
-    @property
-    def trial(self) -> Mapping[str, float]:
-        """Return `workers`, `tau` and `steps` of a run that would show the cost of an algorithm.
-
-        `sd` is the standard deviation of the error that this run would narrow. The result is empty
-        if no run would narrow one.
-        """
-
-    def factors(self, steps: Any) -> np.ndarray:
-        """Draw factors of the loss's error after `steps`, shape (draws, steps)."""
-
-    def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
-        """Draw by which factor more steps than `step` are needed for `gain` times its loss."""
-
-    def worth(self, step: float, share: float) -> float:
-        """Return by what share the loss changes if the steps up to `step` change by `share`."""
-
-
 class Errors(NamedTuple):
     """Errors of an algorithm's predictions: of its `loss`, and draws of a factor of times.
 
     `links`: the source of these draws. `stated`: 90 % intervals of one run in tables, by measure.
     """
 
-    loss: LossModel | None = None
+    loss: Any = None  # an `Expected` of objectives.learning_curve
     times: np.ndarray | None = None
     links: TimeModel | None = None
     stated: Mapping[str, Any] = MappingProxyType({})

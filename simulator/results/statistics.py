@@ -272,13 +272,6 @@ def divergence(runs: Sequence[Run]) -> dict[str, Any] | None:
     }
 
 
-def divergence_sentence(label: str, summary: Mapping[str, Any]) -> str:
-    """Return the divergence in one algorithm's `summary` as a sentence."""
-    seeds, of, step = summary["seeds"], summary["of"], summary["step"]
-    who = "" if seeds == of else f" with {seeds} of {of} seeds"
-    return f"{label} diverged{who} by step {step:g}"
-
-
 def staleness_counts(runs: Sequence[Run]) -> dict[int, int]:
     """Return the number of contributions of all seeds by staleness, ascending."""
     counts = sum((Counter(run.staleness) for run in runs), Counter())

@@ -9,7 +9,7 @@ import numpy as np
 from ..network.closed_form import ClosedForm
 from ..scenario.scenario import Algorithm, Scenario
 from .run import Run
-from .statistics import breakdown, human, number, percent
+from .statistics import breakdown
 from .wording import Reason, all_of
 
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
@@ -75,30 +75,6 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
     means = zip(over_seeds(every) or [], runs[0].lines, strict=True)
     return [mean | {"bandwidth": line["bandwidth"]} for mean, line in means]
-
-
-def of_failures(row: Mapping[str, Any]) -> str:
-    """Return a line that counts crashes and their consequences; tables show shares of time."""
-    lost, sampled = row["failures"], "unselected" in row["breakdown"]
-    counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
-    counted |= {"absence": "absences"} if "absent" in row["breakdown"] else {}
-    counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
-    parts = [_few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
-    parts += ["stalled for good"] * bool(lost.get("stall"))
-    parts += [f"goodput {percent(row['goodput']['mean'])}"] * (not sampled)
-    if lost["recovery_seconds"] is not None:
-        parts.append(f"{human(lost['recovery_seconds'])} to recover")
-    if lost.get("server_down_seconds"):
-        parts.append(f"the server down for {human(lost['server_down_seconds'])}")
-    if lost["dropped"] and not sampled:
-        parts.append(f"{_few(lost['dropped'], 'contribution', 'contributions')} left out")
-    return f"{row['label']}: {'; '.join(parts)}."
-
-
-def _few(count: float, one: str, many: str) -> str:
-    """Return a count or mean count with its noun: "1 crash", "2.50 crashes"."""
-    exact = f"{count:.0f}" if count == round(count) else number(count)
-    return f"{exact} {one if count == 1 else many}"
 
 
 def bottleneck(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import InputError
 from ..scenario.cluster import DAY
 from . import intervals, wording
-from .intervals import MODEL, Estimate, Values, stated
+from .intervals import Estimate, Values, stated
 from .order import MARGIN, MOST, NO_ORDER, Order, Terms, order
 from .prediction_interval import NO_ERRORS, NO_MODELS, Models
 from .run import Run, diverged
@@ -630,11 +630,6 @@ class _Case(NamedTuple):
         rows, measure = self.known.rows, question.measure
         table = {k: stated(row[measure]) for k, row in rows.items() if row.get(measure)}
         ranked = ranked.as_in(table).stating(ranked.best, ends)
-        row = rows.get(ranked.best, {})
-        ends = (row.get("interval90") or {}).get(measure)
-        if ends and None not in ends and not ranked.estimates[ranked.best].basis.endswith(MODEL):
-            low, high = ({"value": end, "unit": "s"} for end in ends)
-            self.reasons.append(Reason("one-run", {"low": low, "high": high}))
         return self.conclude(question, ranked, compared)
 
     def conclude(

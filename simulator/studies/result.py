@@ -145,11 +145,6 @@ class Result(Display):
         return {label: one._replace(stated=stated[label]) for label, one in errors.items()}
 
     @property
-    def failures(self) -> list[str]:
-        """One line per algorithm whose nodes crashed, or whose means left out contributions."""
-        return [usage.of_failures(row) for row in self.algorithms if row["failures"] is not None]
-
-    @property
     def loss_basis(self) -> str | None:
         """The basis of the pick's loss; None without a loss."""
         by_label = bases(self.scenario)

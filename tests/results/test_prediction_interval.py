@@ -170,15 +170,6 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     assert half(simulate(calibrated).algorithms[0]) < half(row)
 
 
-def test_a_pick_by_pace_says_what_a_measured_run_may_take():
-    """Its own interval is that of the mean over seeds, without the profile's errors."""
-    paced = simulate(scenario({"name": "ssgd"}, objective={"kind": "none"}, calibration=KNOWN))
-    low, high = paced.algorithms[0]["interval90"]["seconds_per_step"]
-    (reason,) = (item for item in paced.verdict.reasons if item.code == "one-run")
-    ends = {"low": low, "high": high}
-    assert reason.numbers == {key: {"value": end, "unit": "s"} for key, end in ends.items()}
-
-
 @looped("run", [{}, {"target_loss": 9.0}])
 def test_one_number_has_one_interval_in_the_table_and_in_the_answer(run):
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s", "transport": "tcp"}

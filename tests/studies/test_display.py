@@ -130,11 +130,10 @@ def test_a_figure_for_a_paper_has_its_size_and_no_band(results):
     assert "PolyCollection" not in str([type(drawn) for drawn in axes.collections])
 
 
-def test_a_report_is_a_path_that_says_its_answers(results):
+def test_a_report_is_the_path_of_a_page(results):
     made = results["Comparison"]
     path = paceline.report([made.predicted.path])
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert "loss 0.5 after" in path._repr_html_()
 
 
 def test_results_of_some_seeds_are_merged_into_that_of_all(results):

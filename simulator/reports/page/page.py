@@ -7,17 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...inputs import untrusted
-from ...inputs.toml_text import differing, write_toml
+from ...inputs.toml_text import write_toml
 from ...results import store
 from ...results.figures import interactive
 from . import changes, reading, studies
-from .parts import PageSection, PageTable
+from .parts import PageSection
 from .reading import FoundRun
 from .runs import Series, details, loss_curves, series
 
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    _Path = Path
-else:
-    _Path = type(Path())  # before Python 3.12 only this can be the base of a class
 
 FILE = "report.html"
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -35,8 +31,8 @@ ASSETS = Path(__file__).parent.parent / "assets"
 
 def report(
     runs: Sequence[Path | str], out: Path | str | None = None, overwrite: bool = False
-) -> "Report":
-    """Write the page about RUNs and return its path as a `Report`.
+) -> Path:
+    """Write the page about RUNs and return its path.
 
     `runs`: directories that simulate, tune, sweep, validate or compare wrote; several are shown
     side by side. `out`: the file, which is replaced only if `overwrite`; default: report.html in
@@ -52,20 +48,7 @@ def report(
     data = html(every).encode(errors="replace")  # file names may contain any bytes
     with store.writing(path, "choose another file with -o"):
         given = out is not None
-        path = store.write_free(path, data, given=given, overwrite=overwrite)
-    page = Report(path)
-    page.answers = [run.verdict["sentence"] for run in every]
-    return page
-
-
-class Report(_Path):
-    """The path of a report's page; in a notebook it shows the answers."""
-
-    answers: Sequence[str] = ()
-
-    def _repr_html_(self) -> str:
-        lines = [*self.answers, f"The whole page: {self}"]
-        return "".join(f"<p>{escape(line)}</p>" for line in lines)
+        return store.write_free(path, data, given=given, overwrite=overwrite)
 
 
 def html(every: Sequence[FoundRun]) -> str:
@@ -108,20 +91,11 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
         if len(every) > 1:
             parts = [one and replace(one, heading=f"{run.name}: {one.heading}") for one in parts]
         result += parts
-    result.append(_differences(every))
     result += [*details(drawn)] if drawn else []
     shown = [section for section in result if section is not None]
     if len(every) > 1:  # two screens hold the answers and one section
         shown[1:] = (replace(section, folded=True) for section in shown[1:])
     return shown
-
-
-def _differences(every: Sequence[FoundRun]) -> PageSection | None:
-    rows = differing([run.scenario.get("table") or {} for run in every])
-    heading = f"Keys that differ between the scenarios: {len(rows)}"
-    heads = ("key", *(run.name for run in every))
-    table = PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
-    return PageSection("differences", heading, tables=[table], folded=True) if rows else None
 
 
 def _origin(opened: FoundRun) -> dict[str, Any]:

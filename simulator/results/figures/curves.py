@@ -10,8 +10,6 @@ from .. import intervals
 from ..run import Run
 from ..statistics import (
     Groups,
-    divergence,
-    divergence_sentence,
     human,
     sampled,
     time_unit,
@@ -81,12 +79,7 @@ def error(
     lines: Sequence[Curves], *, title: str, target: float | None, loss: str = "loss"
 ) -> Chart:
     """Chart the loss against wall-clock time; without a loss, the steps done. See `figures`."""
-    captions = [bands(lines)]
-    if has_loss(lines):
-        # A mean outside the axes would not show which algorithms diverged.
-        lost = {line.name: divergence(line.runs) for line in lines}
-        captions += [divergence_sentence(name, row) for name, row in lost.items() if row]
-    return Chart(title, "; ".join(captions), [error_panel(lines, target, loss)])
+    return Chart(title, bands(lines), [error_panel(lines, target, loss)])
 
 
 def bands(lines: Sequence[Curves]) -> str:

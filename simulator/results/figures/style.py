@@ -66,19 +66,16 @@ def save(
 
     If drawing fails, write the numbers without figures, then raise InputError.
     """
-    figures: Mapping[str, bytes] = {}
-    failed: Exception | None = None
     try:
         figures = draw()
     except Exception as error:  # matplotlib raises many kinds of errors
-        failed = error
-    write(figures)
-    if failed is not None:
+        write({})
         raise InputError(
             f"{where}: the numbers are written, but the figures cannot be drawn "
-            f"({type(failed).__name__}: {failed}); check the scenario for extreme values, and "
+            f"({type(error).__name__}: {error}); check the scenario for extreme values, and "
             "matplotlib's settings"
-        ) from failed
+        ) from error
+    write(figures)
 
 
 def chosen_formats() -> tuple[str, ...]:
