@@ -178,7 +178,7 @@ class AttachedNode(TensorNode):
             self._phase = None
             self.rate.note(k)
             if isinstance(transform, Proximal):
-                pull = transform.mu * (vector - state[0])
+                pull = transform.mu * local.scale * (vector - state[0])
                 self.live.write(self.live.gradient() + pull)
             local.begun = True
             local.apply()

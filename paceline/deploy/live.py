@@ -39,8 +39,8 @@ class LiveParameters(Flat):
 
     `at`: the vector behind their views. It is either the program's vector, which nothing may
     change, or `vector`, which the optimizer changes in place (None once it belongs to the program).
-    `others`: the model's untrained parameters, such as frozen ones. `island`: the processes that
-    share one model; if empty, none do.
+    `others`: the model's untrained parameters, such as frozen ones. `own_gradient`: a reference to
+    the last step's gradient. `island`: the processes that share one model; if empty, none do.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any, island: frozenset[int]) -> None:
@@ -58,6 +58,7 @@ class LiveParameters(Flat):
             if parameter.numel()
         ]
         self._registered = False  # whether a module has a new part since the last check
+        self.own_gradient: Callable[[], Tensor | None] = lambda: None
         if self.start.device.type == "cpu":
             keep_freed_memory()
         self.vector: Tensor | None = None
@@ -167,7 +168,9 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return a copy of the gradients as one vector."""
-        return flatten(self.gradients())
+        gradient = flatten(self.gradients())
+        self.own_gradient = ref(gradient)
+        return gradient
 
     def write(self, gradient: Tensor) -> None:
         """Make the parameters' gradients views of a vector."""

@@ -2,7 +2,7 @@
 
 import inspect
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -120,12 +120,40 @@ class UserSteps:
 
     `init` after the first step clears the momentum of SGD, for programs whose rounds begin without
     it; adaptive optimizers keep their estimates of gradient sizes. `step`: the optimizer's step;
-    `keeps`: whether the program uses a step twice, so that the parameters before it must stay.
+    `keeps`: whether the program uses a step twice, so that the parameters before it must stay;
+    `coded`: whether messages are compressed. `scaler`: the GradScaler of the current step.
     """
 
-    def __init__(self, live: LiveParameters, optimizer: Any, step: Step, *, keeps: bool) -> None:
-        self._live, self._optimizer, self.apply, self._keeps = live, optimizer, step, keeps
+    def __init__(
+        self, live: LiveParameters, optimizer: Any, step: Step, *, keeps: bool, coded: bool
+    ) -> None:
+        self._live, self._optimizer, self._step = live, optimizer, step
+        self._keeps, self._coded = keeps, coded
         self.begun = False
+        self.scaler: Any = None
+
+    def apply(self) -> None:
+        """Make a step with the optimizer, or with the scaler."""
+        if self.scaler is None:
+            self._step()
+        else:
+            for optimizer in parts(self._optimizer):
+                self.scaler.step(optimizer)
+
+    @property
+    def scale(self) -> float:
+        """Return the scale of this step's gradients."""
+        scalers = [scaler for scaler, unscaled in self._scalers() if not unscaled]
+        return float(scalers[0].get_scale()) if scalers else 1.0
+
+    def _scalers(self) -> Iterator[tuple[Any, bool]]:
+        """Yield every optimizer's scaler, and whether it has unscaled the gradients."""
+        for optimizer in parts(self._optimizer):
+            scaler = scaler_of(optimizer) if self.scaler is None else self.scaler
+            if scaler is not None:
+                states, keys = scaler._per_optimizer_states, (id(optimizer), id(bare(optimizer)))
+                stages = [states[key]["stage"].name for key in keys if key in states]
+                yield scaler, "UNSCALED" in stages
 
     def init(self, x: Tensor) -> None:
         """Clear SGD's momentum, once it has taken steps."""
@@ -135,6 +163,14 @@ class UserSteps:
 
     def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
         """Let the optimizer step from `x` along a gradient; return the step."""
+        if gradient is not None and gradient is not self._live.own_gradient():
+            for _, unscaled in self._scalers():
+                if unscaled or self._coded:
+                    what = "has unscaled the gradients" if unscaled else "does not work with codecs"
+                    raise InputError(
+                        f"scaler: it {what}, because one process's overflow would reach all; "
+                        f"{'leave out unscale_' if unscaled else 'use torch.bfloat16'}"
+                    )
         to = self._live.copy(x) if self._keeps else self._live.take(x)
         if gradient is not None:
             self._live.write(gradient)
@@ -166,15 +202,15 @@ def parts(optimizer: Any) -> Sequence[Any]:
     return optimizer.parts if isinstance(optimizer, SeveralOptimizers) else [optimizer]
 
 
+def scaler_of(optimizer: Any) -> Any:
+    """Return the gradient scaler of an optimizer from accelerate, or None."""
+    scaler = getattr(optimizer, "scaler", None)
+    return scaler if hasattr(scaler, "_per_optimizer_states") else None
+
+
 def demand_plain(optimizer: Any) -> None:
-    """Raise InputError for an optimizer that computes gradients itself, or skips steps."""
-    for part in parts(optimizer):
-        kind = type(bare(part))
-        if hasattr(getattr(part, "scaler", None), "get_scale"):  # of accelerate
-            raise InputError(
-                "optimizer: its GradScaler skips steps of one process alone; use torch.bfloat16, "
-                "which needs none"
-            )
+    """Raise InputError for an optimizer that computes gradients itself."""
+    for kind in (type(bare(part)) for part in parts(optimizer)):
         if not hasattr(kind, "step"):
             raise InputError(
                 f"optimizer: {kind.__name__} is not a torch optimizer; give one, or a list"

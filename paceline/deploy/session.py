@@ -27,7 +27,9 @@ from .local_steps import (
     UserRate,
     UserSteps,
     demand_plain,
+    parts,
     plain_sgd,
+    scaler_of,
 )
 from .steering.telemetry import StepRecord
 from .transport import Transport, place
@@ -83,7 +85,8 @@ class Session:
             parameters["lr"] = self._rate
         local = None
         if plan.local is not None:
-            local = UserSteps(self._live, optimizer, self._own_step, keeps=plan.keeps)
+            coded = parameters.get("codec", Raw()) != Raw()
+            local = UserSteps(self._live, optimizer, self._own_step, keeps=plan.keeps, coded=coded)
             parameters[plan.local] = local
         if not plan.sgd:
             return local
@@ -153,23 +156,31 @@ class Session:
             self._begun = True
             self._go_on()
 
-    def step(self, loss: Any = None) -> None:
+    def step(self, loss: Any = None, scaler: Any = None) -> None:
         """Take one step of the program, from the parameters' gradients.
 
         It replaces `optimizer.step()`. `loss`: this step's loss, for programs that use it, and for
-        telemetry.
+        telemetry; `scaler`: the torch.amp.GradScaler that scaled it; the loop still calls its
+        `update`.
         """
         if self._closed:
             raise ProgramError("the session is closed: deploy again to continue")
         with self._telling():
-            self._step(loss)
+            self._step(loss, scaler if scaler is not None and scaler.is_enabled() else None)
             for report in self._steering.after(self) if self._steering else ():
                 logging.getLogger("paceline").warning(report)
 
-    def _step(self, loss: Any) -> None:
+    def _step(self, loss: Any, scaler: Any) -> None:
         node = self._node
         self._live.check(may_freeze=self._local is not None)
-        if self._local is None:
+        if self._local is not None:
+            self._local.scaler = scaler
+        elif scaler is not None or any(map(scaler_of, parts(self._optimizer))):
+            raise InputError(
+                f"scaler: {self.plan.program.name} reads the gradients itself, so a "
+                "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
+            )
+        else:
             self._optimizer._opt_called = True  # it never steps, so schedules would warn
         if all(parameter.grad is None for parameter in self._live.parameters):
             raise ProgramError("no parameter has a gradient: call loss.backward() before the step")

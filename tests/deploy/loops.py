@@ -126,6 +126,37 @@ def as_torchft(rank, plan):
         return parameters_to_vector(model.parameters()).detach()
 
 
+def scaled(rank):
+    """Train with a GradScaler, while the second rank's fourth step overflows, by each way."""
+    results = {}
+    for name in ("parallel", "ssgd", "local-sgd"):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+        optimizer = AdamW(net.parameters(), **ADAM)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+        model = DistributedDataParallel(net) if name == "parallel" else net
+        plan = {"name": name, **({"tau": 3} if name == "local-sgd" else {})}
+        session = None if name == "parallel" else paceline.deploy(net, optimizer, plan)
+        seen = []
+        for k in range(9):
+            draw = torch.Generator().manual_seed(10 * k + rank)
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 6, generator=draw)).square().mean()
+            scaler.scale(loss * (float("inf") if (rank, k) == (1, 3) else 1.0)).backward()
+            before = parameters_to_vector(net.parameters()).detach().clone()
+            if session:
+                session.step(loss, scaler=scaler)
+            else:
+                scaler.step(optimizer)
+            scaler.update()
+            now = parameters_to_vector(net.parameters()).detach().clone()
+            seen.append((scaler.get_scale(), not torch.equal(now, before)))
+        if session:
+            session.close()
+        results[name] = now, seen
+    return results
+
+
 def refused(model, **options):
     """Return the refusal of a model."""
     try:

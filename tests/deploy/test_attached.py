@@ -140,6 +140,22 @@ def test_a_steered_session_changes_its_period_on_all_ranks_at_once(tmp_path):
 
 
 @pytest.mark.long
+def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
+    """Where gradients are averaged, as DistributedDataParallel does; else on that rank alone."""
+    one, other = loops.together(loops.scaled, 2, tmp_path)
+    for outcome in (one, other):
+        (theirs, seen), (ours, ssgd) = outcome["parallel"], outcome["ssgd"]
+        assert torch.equal(ours, theirs)
+        assert ssgd == seen
+        assert [moved for _, moved in seen] == [k != 3 for k in range(9)]
+    (mean, first), (same, second) = one["local-sgd"], other["local-sgd"]
+    assert torch.equal(mean, same)  # the ninth step ends with a mean
+    assert all(moved for _, moved in first)
+    assert [moved for _, moved in second] == [k != 3 for k in range(9)]
+    assert first[-1][0] != second[-1][0]
+
+
+@pytest.mark.long
 def test_other_plans_or_models_and_sharded_ones_are_refused(tmp_path):
     for plan, *models, sharded in loops.together(loops.unlike, 2, tmp_path):
         assert plan == "plan: rank 1 has another plan than rank 0"

@@ -378,6 +378,58 @@ def test_a_changed_period_holds_for_the_phase_under_way():
         assert all(torch.equal(*pair) for pair in zip(inside, state(net), strict=True))
 
 
+def test_a_scaler_skips_a_step_whose_gradients_overflow():
+    net = Net()
+    optimizer = AdamW(parameters(net), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = copy.deepcopy(net)
+    with paceline.deploy(net, optimizer, "local-sgd", tau=2) as session:
+        for value in (float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(net(torch.ones(4, 6).double()).mean() * value).backward()
+            session.step(scaler=scaler)
+            scaler.update()
+            assert torch.equal(net.last.weight, before.last.weight) == (value != 1.0)
+        assert scaler.get_scale() == 2.0
+
+
+def scaled(plan, scale=4.0, unscale=False):
+    """Train three steps with a GradScaler that has this scale; 0: without."""
+    torch.manual_seed(1)
+    net = nn.Linear(6, 2)
+    optimizer = SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=bool(scale))
+    with paceline.deploy(net, optimizer, plan) as session:
+        for k in range(3):
+            optimizer.zero_grad()
+            scaler.scale(net(torch.full((4, 6), k + 1.0)).square().mean()).backward()
+            if unscale:
+                scaler.unscale_(optimizer)
+            session.step(scaler=scaler)
+            scaler.update()
+    return net.weight.detach()
+
+
+CODED = {"codec": {"kind": "top-k", "ratio": 0.5}}
+PROXIMAL = {"name": "fedavg", "tau": 3, "mu": 5.0}
+
+
+def test_a_scaler_is_refused_where_an_overflow_would_reach_others():
+    for plan in ({"name": "local-sgd", "tau": 2}, {"name": "local-sgd", "tau": 2, **CODED},
+                 {"name": "d-psgd"}, PROXIMAL):  # fmt: skip
+        plain = scaled(plan, 0.0)
+        assert torch.allclose(scaled(plan), plain, atol=1e-6), plan
+        assert torch.allclose(scaled(plan, unscale=True), plain, atol=1e-6), plan
+    ssgd, post = {"name": "ssgd"}, {"name": "post-local-sgd", "switch_step": 2, "tau": 2}
+    assert torch.equal(scaled(ssgd), scaled(ssgd, 0.0))
+    for plan in (ssgd, post, {"name": "ssgd-bucketed", "overlap": False}):
+        with pytest.raises(InputError, match="leave out unscale_"):
+            scaled(plan, unscale=True)
+    for plan in (ssgd | CODED, {"name": "dts", "delay": 2}):
+        with pytest.raises(InputError, match="bfloat16"):
+            scaled(plan)
+
+
 def test_a_state_of_another_plan_is_refused():
     def saved(**parameters):
         net, session = session_of_one_layer("diloco", **parameters)
