@@ -213,9 +213,8 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     means = [amount["mean"] for row in rows for amount in (row.get("to_target") or {}).values()]
     reached = target and any(mean is not None and isfinite(mean) for mean in means)
     until, columns = "to_target" if reached else "used", dict[str, Cell]()
-    daily = {"tokens_per_second": ("tokens/day", "#")} if all(map(_long, rows)) else {}
-    for key, (words, unit) in (UNITS | daily).items():
-        times = SECONDS_PER_DAY if key in ("days", *daily) else 1.0
+    for key, (words, unit) in UNITS.items():
+        times = SECONDS_PER_DAY if key == "days" else 1.0
         if any(_has(row, until, key) for row in rows):
             currency = rows[0].get("currency") if key == "cost" else None
             about = ", ".join(filter(None, [currency, _level(rows, until, key)]))
@@ -223,12 +222,6 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
             shared = _shared_unit(rows, until) if key == "days" else unit
             columns[heading] = partial(_cell, key, shared, until, times)
     return f"to loss {target:g}" if reached else "in the whole run", columns
-
-
-def _long(row: Row) -> bool:
-    """Return whether a run takes a day or more, so that its tokens are shown per day."""
-    spent = row.get("used") or {}
-    return "nights" in spent or ((spent.get("days") or {}).get("mean") or 0.0) >= 1
 
 
 def _has(row: Row, until: str, key: str) -> bool:

@@ -93,19 +93,6 @@ def test_only_what_is_set_is_shown():
     assert [column.header for column in terminal.in_units(tokens.algorithms)[0].columns] == [
         "in the whole run", "tokens/s", "tokens", "time",
     ]  # fmt: skip
-    of_a_day = simulate(
-        parse(world(cost={"tokens": 10.0}, cluster={"workers": 3, "compute": "9 h"}))
-    )
-    (table,), (row,) = terminal.in_units(of_a_day.algorithms[:1]), of_a_day.algorithms[:1]
-    assert row["used"]["days"]["mean"] > 1
-    cells = {column.header: next(column.cells) for column in table.columns}
-    assert cells["tokens/day"] == with_unit(86400 * row["tokens_per_second"], "#")
-    assert "tokens/s" not in cells
-    egress = simulate(parse(world(cost={"egress_per_gb": 1.0})))
-    assert {*egress.algorithms[0]["used"]} == {"days", "egress_bytes", "cost"}
-    given = simulate(parse(world(cost={**TOKENS, "flops_per_token": 12e6})))
-    counted = simulate(parse(world(cost=TOKENS)))
-    assert given.algorithms[0]["mfu"] == pytest.approx(2 * counted.algorithms[0]["mfu"])
 
 
 def test_a_sweep_has_the_columns_that_are_set(tmp_path):

@@ -158,13 +158,13 @@ def test_dollars_and_underscores_are_not_mathematics():
 
 def test_long_labels_take_two_lines():
     long = "adacomm lr=4.0 tau0=16 interval=5 s gamma=0.5"
-    assert style.two_lines(long) == "adacomm lr=4.0 tau0=16\ninterval=5 s gamma=0.5"
+    assert style.folded(long) == "adacomm lr=4.0 tau0=16\ninterval=5 s gamma=0.5"
     for short in ("local-sgd tau=10", "x" * 50):
-        assert style.two_lines(short) == short
+        assert style.folded(short) == short
     _, axes = draw(chart({long: falling(long)}))
-    assert named(axes) == {style.two_lines(long)}
+    assert named(axes) == {style.folded(long)}
     _, axes = draw(curves.breakdown(lines({long: falling(long)}), title=""))
-    assert [label.get_text() for label in axes.get_yticklabels()] == [style.two_lines(long)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [style.folded(long)]
 
 
 def test_the_breakdown_shows_seconds_and_shares():

@@ -33,25 +33,6 @@ class PageTable:
         cells = [[cell(row) for cell in columns.values()] for row in rows]
         return cls(caption, heads, cells, **rest)
 
-    def unvaried(self) -> "PageTable":
-        """Move columns with a single value into the caption."""
-        if len(self.rows) < 2:
-            return self
-        columns = [*zip(self.columns, zip(*self.rows, strict=True), strict=True)]
-        varied = [at for at, (_, cells) in enumerate(columns) if not at or len({*cells}) > 1]
-        same = [
-            f"{head} {cells[0]}"
-            for at, (head, cells) in enumerate(columns)
-            if at not in varied and cells[0] not in ("", "-")
-        ]
-        return replace(
-            self,
-            caption=self.caption + (f"; all: {', '.join(same)}" if same else ""),
-            columns=[self.columns[at] for at in varied],
-            rows=[[row[at] for at in varied] for row in self.rows],
-            texts=sum(at < self.texts for at in varied),
-        )
-
     def folded_after(self, shown: int, most: int) -> "list[PageTable]":
         """Return a table of the first `shown` rows, and a folded table of others up to `most`."""
         label = f"{len(self.rows) - shown} more"

@@ -105,7 +105,7 @@ def results(
     caption += f"; amounts {what}" if amounts else ""
     strong = [at for at, line in enumerate(lines) if (line.found.name, line.label) in picks]
     caption += "; the pick is bold"
-    return PageTable.of(caption, columns | amounts, rows, strong=strong).unvaried()
+    return PageTable.of(caption, columns | amounts, rows, strong=strong)
 
 
 def details(lines: Sequence[Series]) -> Iterator[PageSection]:

@@ -78,7 +78,7 @@ def _configurations(tune: Row) -> list[PageTable]:
     columns |= {head: cell for head, cell in used if head.partition(" ")[0] in USED}
     strong = [0] * bool(pick)
     table = PageTable.of("The pick, then the best first", columns, [*shown, *rest], strong=strong)
-    return table.unvaried().folded_after(len(shown), FOLDED)
+    return table.folded_after(len(shown), FOLDED)
 
 
 def tradeoffs(tune: Row, place: int) -> PageSection | None:

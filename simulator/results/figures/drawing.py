@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 0.14  # share of the axis between two marks of a line
+FEW = 0.14  # distance between two marks of a line, as a share of the axes' diagonal
 NARROW = 5.0  # inches of a figure, whose legend is below
 
 
@@ -67,7 +67,7 @@ def draw(
 
 def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
     for place, line in enumerate(panel.lines):
-        _line(axes, line, place, panel.x.log)
+        _line(axes, line, place)
     if panel.bars:
         _bars(figure, axes, panel)
     _axis(axes.xaxis, panel.x, axes.set_xscale, axes.set_xlim)
@@ -79,7 +79,7 @@ def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
         level: Any = {"color": style.GREY, "linewidth": 0.8, "dashes": (4, 3), "zorder": 1}
         axes.axhline(panel.level, label=f"target {panel.level:g}", **level)
     handles, labels = axes.get_legend_handles_labels()
-    entries = dict(zip(map(style.two_lines, labels), handles, strict=True))
+    entries = dict(zip(map(style.folded, labels), handles, strict=True))
     if entries:  # beside the axes, where no line crosses it
         where: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
         if figure.get_figwidth() < NARROW:
@@ -90,26 +90,10 @@ def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
         axes.annotate(panel.heading, (0, 1), (0, 6), *where, weight="bold")
 
 
-def _points(line: Line) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(line.x, dtype=float), np.asarray(line.y, dtype=float)
-
-
-def _marked(x: np.ndarray, place: int, log: bool) -> list[int]:
-    """Return the few points of a line to mark: evenly along x, however it goes up and down."""
-    with np.errstate(divide="ignore"):
-        across = np.log(x) if log else x
-    within = np.flatnonzero(np.isfinite(across))
-    if not within.size:
-        return []
-    across = across[within]
-    shares = np.arange(0.03 + 0.02 * (place % 6), 1.0, FEW)
-    places = across.min() + shares * np.ptp(across)
-    return sorted({int(within[abs(across - at).argmin()]) for at in places})
-
-
-def _line(axes: "Axes", line: Line, place: int, log: bool) -> None:
-    look, (x, y) = line.look, _points(line)
-    every = _marked(x, place, log) if line.marks == "few" else None
+def _line(axes: "Axes", line: Line, place: int) -> None:
+    look = line.look
+    x, y = np.asarray(line.x, dtype=float), np.asarray(line.y, dtype=float)
+    every = (0.03 + 0.02 * (place % 6), FEW) if line.marks == "few" else None
     axes.plot(
         x,
         y,
@@ -152,7 +136,7 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
     if ends is not None:
         limits(ends)
     if spec.names:
-        axis.set_ticks(range(len(spec.names)), [*map(style.two_lines, spec.names)])
+        axis.set_ticks(range(len(spec.names)), [*map(style.folded, spec.names)])
         return
     axis.set_major_formatter("{x:g}")
     if spec.ticks:

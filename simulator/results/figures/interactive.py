@@ -61,7 +61,7 @@ def traces(panel: Panel) -> list[Json]:
     """Return Plotly's traces of a panel; lines in the legend have the `meta` "mean"."""
     up = [*map(literal, panel.y.names)]
     across = [*map(literal, panel.x.names)]
-    drawn = [trace for line in panel.lines for trace in _line(line, panel.x)]
+    drawn = [trace for line in panel.lines for trace in _line(line)]
     for trace in drawn:
         for key, names in (("x", across), ("y", up)):
             if names:
@@ -69,7 +69,7 @@ def traces(panel: Panel) -> list[Json]:
     return drawn + [_bars(bars, up) for bars in panel.bars]
 
 
-def _line(line: Line, across: Axis) -> list[Json]:
+def _line(line: Line) -> list[Json]:
     """Return a line's traces: any band first, then the mean with its marks."""
     look, name = line.look, literal(line.name)
     colour = _token(look.colour)
@@ -93,7 +93,7 @@ def _line(line: Line, across: Axis) -> list[Json]:
     kinds = ["lines"] * line.joined + ["markers"] * (line.marks != "none")
     kinds += ["text"] * bool(line.labels)
     how: Json = {"opacity": look.opacity} if look.opacity < 1 else {}
-    how |= {"text": [*line.labels], "textposition": _sides(line.x, across)} if line.labels else {}
+    how |= {"text": [*line.labels], "textposition": "top center"} if line.labels else {}
     silent = not (line.texts or line.named or look.hollow)
     both = (("error_x", line.x, line.x_bars), ("error_y", line.y, line.y_bars))
     bars = [(key, error_bars(at, ends, colour)) for key, at, ends in both if ends is not None]
@@ -108,14 +108,6 @@ def _line(line: Line, across: Axis) -> list[Json]:
         **({"hoverinfo": "skip"} if silent else {"hovertemplate": f"{hover}<extra></extra>"}),
     }
     return [*result, trace | how | main | dict(bars)]
-
-
-def _sides(x: Values, axis: Axis) -> list[str]:
-    """Return on which side of its point each text has room."""
-    places = np.log(x) if axis.log else np.asarray(x)
-    ends = axis.limits or (min(x), max(x))
-    middle = np.mean(np.log(ends) if axis.log else ends)
-    return [f"top {side}" for side in np.where(places > middle, "left", "right")]
 
 
 def error_bars(middle: Values, ends: Ends, colour: str) -> Json:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from ...errors import InputError
@@ -26,7 +27,7 @@ STYLE: dict[Any, Any] = _WRITTEN["settings"]
 GREY: str = STYLE["axes.edgecolor"]
 FORMATS = ("png", "svg", "pdf")
 _formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
-LONG = 32  # characters of a label; a longer label takes two lines
+LONG = 32  # characters of a line of a label
 
 
 def look(index: int) -> tuple[str, str, str]:
@@ -83,10 +84,6 @@ def chosen_formats() -> tuple[str, ...]:
     return _formats.get()
 
 
-def two_lines(label: str) -> str:
-    """Break a long label at the space nearest to its middle."""
-    spaces = [index for index, letter in enumerate(label) if letter == " "]
-    if len(label) <= LONG or not spaces:
-        return label
-    middle = min(spaces, key=lambda index: abs(2 * index + 1 - len(label)))
-    return f"{label[:middle]}\n{label[middle + 1 :]}"
+def folded(label: str) -> str:
+    """Break a long label into lines."""
+    return fill(label, LONG, break_long_words=False, break_on_hyphens=False)
