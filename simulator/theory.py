@@ -443,23 +443,14 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
     names = {algorithm.name for algorithm in scenario.algorithm}
     notes += [note for name, note in LIMITS.items() if name in names]
-    return notes + [note for holds, note in _simplified(scenario) if holds]
-
-
-def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
-    """Return the simplifications of theory: pairs (whether it applies, note)."""
     cluster, network = scenario.cluster, scenario.network
     parts: list[Cluster | Group] = [cluster, *cluster.group]
-    varies = any(part.bursts or part.profile for part in parts)
-    absent = any(part.failures or part.membership for part in parts)
-    changes = any(link.profile for link in network.link)
-    clients = f"steps count only the {cluster.participants} clients of a round"
-    return [
-        (
-            varies,
-            "profiles and bursts count by their mean speed: Theorem 1 needs independent times",
-        ),
-        (absent, "failures and absences are ignored: Theorem 1 needs independent times"),
-        (cluster.sampling, clients),
-        (changes, "the network stays as at the start: later changes are ignored"),
-    ]
+    if any(part.bursts or part.profile for part in parts):
+        notes.append("profiles and bursts count by their mean speed")
+    if any(part.failures or part.membership for part in parts):
+        notes.append("failures and absences are ignored")
+    if cluster.sampling:
+        notes.append(f"steps count only the {cluster.participants} clients of a round")
+    if any(link.profile for link in network.link):
+        notes.append("the network stays as at the start")
+    return notes

@@ -95,14 +95,10 @@ def run_replicates(
     for seed, number in zip(seeds, replicates, strict=True):
         replicate = replace(world, scenario=redrawn(world.scenario, number))
         (run,) = run_world(replicate, [seed], **how)
-        runs.append(_slowed(run, factor(number, 0, spread)))
+        slower = factor(number, 0, spread)
+        curve = run.curve | {"time": [time * slower for time in run.curve["time"]]}
+        runs.append(replace(run, duration=run.duration * slower, curve=curve))
     return runs
-
-
-def _slowed(run: Run, factor: float) -> Run:
-    """Return a run with all times of its curve multiplied by `factor`."""
-    times = [time * factor for time in run.curve["time"]]
-    return replace(run, duration=run.duration * factor, curve=run.curve | {"time": times})
 
 
 def pays_off(world: World) -> bool:

@@ -73,13 +73,3 @@ def test_a_run_that_ends_while_it_computes():
     both = [run_seeds(ending, ending.algorithm[0], [0], engine=name)[0]
             for name in ("batched", "virtual")]  # fmt: skip
     assert both[0].curve["step"] == both[1].curve["step"]
-
-
-def test_where_it_has_no_effect_a_note_says_so():
-    scenario = world(OVERLAPPING[0])
-    assert not run_seeds(scenario, scenario.algorithm[0], [0], engine="virtual")[0].notes
-    cluster = {"workers": 4, "compute": "100 ms", "beside_collectives": 1.4}
-    crashing = world(OVERLAPPING[0], cluster=cluster | {
-        "failures": {"between": "12 h", "repair": "5 min"}})  # fmt: skip
-    (run,) = run_seeds(crashing, crashing.algorithm[0], [0])
-    assert [note for note in run.notes if "cluster.beside_collectives has no effect" in note]

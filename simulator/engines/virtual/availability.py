@@ -76,10 +76,6 @@ class Rollback(NamedTuple):
     repairs: list[Down]
     done: float
 
-    def down(self, end: float) -> float:
-        """Return the seconds of repair up to `end`."""
-        return sum(max(0.0, min(b, end) - a) for a, b in self.repairs)
-
     def parts(self) -> Iterator[tuple[Kind, float, float]]:
         """Yield the parts of the rollback: kind, start and end by the wall clock."""
         following = [start for start, _ in self.repairs[1:]]
@@ -175,7 +171,8 @@ class Availability:
         """Return the seconds up to `end` of common downtime, and of repeated work."""
         if not self.rollbacks:
             return 0.0, 0.0
-        repairs = sum(rollback.down(end) for rollback in self.rollbacks)
+        downs = [down for rollback in self.rollbacks for down in rollback.repairs]
+        repairs = sum(max(0.0, min(back, end) - start) for start, back in downs)
         return repairs, max(0.0, end - self.node_clock(end) - repairs)
 
     def recovery_seconds(self, outages: Sequence[Outages], end: float) -> list[float]:
@@ -223,7 +220,9 @@ class Availability:
             spans = np.concatenate([spans, rest])
         since, offsets = np.array(self._rollback_times), np.array(self._offsets)
         spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
-        spans["end"] = self._wall_clocks(spans["end"])
+        spans["end"] += offsets[
+            np.maximum(np.searchsorted(since, spans["end"], side="left") - 1, 0)
+        ]
         ranks = sorted(set(spans["worker"].tolist()))
         pauses = [
             (rank, kind, start, min(until, end), 0)
@@ -235,12 +234,6 @@ class Availability:
         busy = np.array(pauses, dtype=SPAN)
         busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
         return np.sort(np.concatenate([spans, busy]), order=["start"])
-
-    def _wall_clocks(self, times: np.ndarray) -> np.ndarray:
-        """Convert times of the nodes' clocks, all before `next`, to wall-clock times."""
-        places = np.searchsorted(np.array(self._rollback_times), times, side="left")
-        shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
-        return shifted
 
     def _roll_back(self) -> None:
         """Roll back at the next crash; a further crash during the repeat starts it again."""

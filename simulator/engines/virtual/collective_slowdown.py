@@ -101,13 +101,6 @@ def join(node: VirtualNode, collective: Collective) -> None:
         node.computing.flights.append(collective)
 
 
-def notes(run: Any) -> list[str]:
-    """Return a note if outages make the slowdown ineffective."""
-    if not run.beside or isinstance(run.nodes[0].computing, CollectiveSlowdown):
-        return []
-    return ["cluster.beside_collectives has no effect on workers that crash, or come and go"]
-
-
 def resume_computing(nodes: Sequence[VirtualNode]) -> None:
     """Resume the nodes whose computing waits for times of collectives."""
     for node in nodes:

@@ -249,7 +249,3 @@ class FlowTransport:
 
         run.events += 1
         run.agenda.call_at(question.begins, answer)
-
-    def usage(self, end: float) -> list[dict[str, Any]]:
-        """Return the traffic of each line of the network up to the time `end`."""
-        return self._lines.network.usage(end)

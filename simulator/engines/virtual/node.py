@@ -22,36 +22,20 @@ each such place. A node that is always up has no `outages`; without slowdown it 
 `computing`. There is one class for all nodes because CPython reads its slots faster; the branch
 costs little.
 
-State of a `VirtualNode`, besides its identity and the model's sizes (s: seconds by its clock):
+State of a `VirtualNode` (times in seconds by its clock `now`):
 
-| slot | unit | meaning | written by |
-|---|---|---|---|
-| `now` | s | the node's clock | everything that takes time |
-| `step` | steps | gradients computed; by the server: received | `gradient`, `receive` |
-| `updates` | updates | calls of `mark` | `mark` |
-| `x` | vector | the parameters marked last | `mark` |
-| `period` | steps | between its last two collectives; nan before | `_next` |
-| `waited`, `communicated` | s | blocked on other nodes, and on the network | `block`, `finish` |
-| `busy_since` | s | end of its last wait: where its span of work begins | `block` |
-| `_network_since` | s | when its last wait turned from other nodes to the network | `block` |
-| `sent_until` | s | arrival of the message sent last | `send` |
-| `awaited_rank` | rank | the sender it waits for; None: does not wait | `receive`, `request` |
-| `mailbox` | messages | arrived, not yet received, in order | `Simulation`, `_take_arrived` |
-| `_routes` | routes | to every rank, None before the first message | `_route` |
-| `handle` | handle | collective it waits for, or gradient it computes | `wait` |
-| `wakeup_at` | s | when SimPy next checks its gradient; inf: never | `Simulation.wake` |
-| `collectives` | count | collectives joined | `_next` |
-| `_joined_step` | step | at which it last joined one | `_next` |
-| `_pause_at`, `_paused_at` | step | of its next and its last pause | `_pause`, `watch`, `serve` |
-| `_mark_at` | step | from which a mark goes to the observer | `mark`, `watch` |
-| `_messages_heard` | count | received since its gradient began, or `NEVER` | `receive` |
-| `_staleness` | histogram | the run's: uses of results by their age | `wait`, `receive` |
-| `_last_sender` | rank | of the message that the server received last | `receive` |
-| `_busy_kind` | kind | of its spans of work: compute or serve | `serve` |
-| `_receive_seconds` | s | that the server spends on each message | `serve` |
-| `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
-| `outages` | `Outages` | its crashes and what they cost; None: always up | `Simulation` |
-| `computing` | computing | durations of work; None: as drawn | `Simulation` |
+- `step`: gradients computed, or received by the server; `updates`: calls of `mark`; `x`: the
+  parameters marked last; `period`: steps between its last two collectives.
+- `waited`, `communicated`: blocked on other nodes, and on the network; `busy_since`: end of its
+  last wait, where its span of work begins; `_network_since`: when its last wait turned from other
+  nodes to the network; `sent_until`: arrival of the message sent last.
+- `mailbox`: messages that arrived and are not yet received; `awaited_rank`: the sender it waits
+  for; `handle`: the collective it waits for, or the gradient it computes; `wakeup_at`: when SimPy
+  next checks that gradient; `_messages_heard`: received since it began, or `NEVER`.
+- `_pause_at`, `_paused_at`: steps of its next and last pause; `_mark_at`: step from which a mark
+  goes to the observer; `_joined_step`: step at which it last joined a collective.
+- `stopped`: its mark has ended the run, or it is down for good; `outages`: its crashes and what
+  they cost, None if it is always up; `computing`: durations of work, None: as drawn.
 
 After a change run tests/engines (test_virtual, test_conformance and test_batched
 compare engines to the last bit or to 1e-9), then `make bench`.

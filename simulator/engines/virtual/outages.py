@@ -101,11 +101,6 @@ class Outages:
         if seconds > 0:
             self._lost_compute[at] = self._lost_compute.get(at, 0.0) + seconds
 
-    def _lose_unshared(self, at: float, seconds: float) -> None:
-        """Count `seconds` of unshared computing as lost."""
-        self.lose(at, seconds)
-        self.shared += seconds
-
     def waste(self) -> None:
         """Count the computing in its last message as lost."""
         self.lose(self._node.now, self._sent)
@@ -242,7 +237,8 @@ class Outages:
             if abrupt and run.availability.absent(self._node.rank, crash):
                 why = Why.ABSENT
             self._node.end_busy_span(crash)
-            self._lose_unshared(crash, crash - start + unshared)
+            self.lose(crash, crash - start + unshared)
+            self.shared += crash - start + unshared
             if why is not None:
                 self._sit_out(crash, Why.UNSELECTED if not abrupt and self._unselected() else why)
             if run.recovery.presence.goes_on_without(self._node, crash, back, why):

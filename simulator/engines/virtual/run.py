@@ -10,7 +10,6 @@ from ...results.run import ROUNDING, Run, Spans
 from ...scenario.scenario import World
 from ..observer import NEVER
 from ..sampling import samples
-from . import collective_slowdown
 from .simulation import Simulation
 
 
@@ -26,7 +25,8 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     curve = simulation.observer.curve
     shown = None if stored is None else _timeline(simulation, stored, simulation.end)
     seconds = _spent(simulation)
-    mean = _means(seconds)
+    mean = {kind: sum(column) / len(column) for kind, column in seconds.items()}
+    end = simulation.availability.wall_clock(simulation.end) if simulation.lines else 0.0
     stalled = [f"the run did not finish: {simulation.stall}"] if simulation.stall else []
     return Run.of(
         algorithm,
@@ -40,7 +40,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         notes=[
             *simulation.observer.notes(algorithm, begun=simulation.averages_begun()),
             *stalled,
-            *collective_slowdown.notes(simulation),
             *(simulation.recovery.sampled.notes() if simulation.recovery.sampled else ()),
         ],
         spans_truncated=stored is not None and stored.truncated,
@@ -49,7 +48,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
         failures=_failures(simulation, mean),
-        lines=simulation.usage(),
+        lines=simulation.lines.network.usage(end) if simulation.lines and 0 < end < inf else [],
         stall=simulation.stall,
         paid=simulation.observer.paid,
     )
@@ -111,15 +110,10 @@ def _rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
     return result
 
 
-def _means(seconds: dict[str, list[float]]) -> dict[str, float]:
-    """Return the mean seconds of a worker by kind of activity."""
-    return {kind: sum(column) / len(column) for kind, column in seconds.items()}
-
-
 def _failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
     """Return the cost of crashes, as `Run.failures`; None if nothing can crash.
 
-    `mean`: the result of `_means`.
+    `mean`: the mean seconds of a worker by kind of activity.
     """
     if not run.outages:
         return None
@@ -128,6 +122,7 @@ def _failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
     recovery_seconds = run.availability.recovery_seconds(run.outages, end)
     downs = (down for times in crashes[run.workers :] for down in times.during(0.0, run.ended))
     absent = run.availability.absent
+    saving = sum(outages.down for outages in run.outages[: run.workers])  # with checkpoints
     kinds = [absent(rank, at) for rank, times in enumerate(crashes) for at, _ in times.until(end)]
     return {
         "crashes": kinds.count(False),
@@ -138,19 +133,13 @@ def _failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
         "lost_seconds": mean["lost"] * run.workers,
         "down_seconds": mean["down"] * run.workers,
         "server_down_seconds": sum(back - crash for crash, back in downs),
-        "checkpoint_seconds": _saving(run),
+        "checkpoint_seconds": saving if run.availability.save_every < NEVER else 0.0,
         "goodput": 1 - (mean["lost"] + mean["down"]) / total if total else 1.0,
         "dropped": run.recovery.dropped,
         "drop_outs": run.recovery.drop_outs,
         "contributing": run.recovery.taken / run.recovery.means if run.recovery.means else None,
         "stall": run.stall or None,
     }
-
-
-def _saving(run: Simulation) -> float:
-    """Return the seconds that workers spent saving, which is all their downtime here."""
-    saves = run.availability.save_every < NEVER
-    return sum(outages.down for outages in run.outages[: run.workers]) if saves else 0.0
 
 
 def _timeline(run: Simulation, stored: Spans, until: float) -> np.ndarray:

@@ -200,7 +200,8 @@ class Simulation:
         finally:
             for node in self.nodes:
                 node.coroutine.close()
-        if not (self.has_pending() or self.observer.complete or self.work_left):
+        pending = self.events or self.undelivered or (self.lines and self.lines.transfers)
+        if not (pending or self.observer.complete or self.work_left):
             self.report_stall()
         end = self.end
         behind = set() if self.parked is None else {*self.parked.nodes}
@@ -208,10 +209,6 @@ class Simulation:
             early = self._completed and node.rank not in behind
             node.finish(min(node.now, end) if early else end)
         return self
-
-    def has_pending(self) -> bool:
-        """Return whether events, messages or finite transfers were pending at the end."""
-        return bool(self.events or self.undelivered or (self.lines and self.lines.transfers))
 
     def report_stall(self) -> None:
         """Record why the run stalled: what never ends, who waits for whom, who is gone."""
@@ -432,11 +429,6 @@ class Simulation:
                 awaited = self.name_of(node.awaited_rank)
                 clauses.append(f"{self.name_of(node.rank)} waits for {awaited}")
         return clauses
-
-    def usage(self) -> list[dict[str, Any]]:
-        """Return the traffic of each line of the network, as `Run.lines`."""
-        end = self.availability.wall_clock(self.end)
-        return self.transport.usage(end) if 0 < end < inf else []
 
     def name_of(self, rank: int) -> str:
         """Return a node's name for error messages and notes."""

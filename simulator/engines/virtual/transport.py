@@ -152,7 +152,3 @@ class ClosedFormTransport:
             polls = np.array(question.payloads)
             question.ahead = self.traffic.network.ahead_of_poll(polls).tolist()
         run.release_at(question.done, question.waiting)
-
-    def usage(self, end: float) -> list[dict[str, Any]]:
-        """Return nothing: no lines are shared."""
-        return []

@@ -75,20 +75,27 @@ class MessageBuilder:
         self._count = 0
 
     def add(
-        self, routes: Sequence[tuple[int, ...]], share: float, after: list[list[int]], lane: int = 0
+        self,
+        routes: Sequence[tuple[int, ...]],
+        share: float,
+        after: list[list[int]],
+        lane: int = 0,
+        origins: Sequence[int] | None = None,
     ) -> list[int]:
         """Add a message per route, which waits for the messages `after`; return numbers.
 
         Messages of one route and `lane` are sent in order; each lane is a separate connection.
+        `origins`: the workers whose payloads they carry; None: their senders'.
         """
         keys = [(route, lane) for route in routes]
         number = [self._routes.setdefault(key, len(self._routes)) for key in keys]
+        senders = [route[0] for route in routes] if origins is None else origins
         waits = np.array([len(numbers) for numbers in after], int)
-        sender = np.array([route[0] for route in routes], int)
-        return self._write(
-            np.array(number, int), np.full(len(routes), share), sender, waits,
-            np.fromiter(chain.from_iterable(after), int),
-        )  # fmt: skip
+        before = np.fromiter(chain.from_iterable(after), int)
+        columns = np.array(number, int), np.full(len(routes), share), np.array(senders, int)
+        self._rows.append((*columns, waits, before))
+        first, self._count = self._count, self._count + len(routes)
+        return list(range(first, self._count))
 
     def after_both(self, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
         """Return for each pair the messages after which both workers are free."""
@@ -102,35 +109,16 @@ class MessageBuilder:
         m = len(team)
         if m == 1:
             return self.last.get(team[0], [])
-        members = np.array(team)
-        steps = laps * (m - 1)
         pairs = list(zip(team, [*team[1:], team[0]], strict=True))
         before = self.after_both(pairs)  # the first part of a ring goes first
-        begun = self.add(pairs, share, before)
-        first, place = begun[0], np.arange(m)
-        step = np.arange(1, steps)[:, None]
-        received = first + (step - 1) * m + (place - 1) % m
-        origin = members[(place - step) % m] if passing_on else members + 0 * step
-        rows = (steps - 1) * m
-        routes = np.array([self._routes[pair, 0] for pair in pairs])
-        waits = np.array([1 + len(numbers) for numbers in before])
-        after = np.tile(
-            np.array([n for numbers in before for n in (0, *numbers)], int), (steps - 1, 1)
-        )
-        after[:, np.cumsum(waits) - waits] = received
-        self._write(
-            np.tile(routes, steps - 1), np.full(rows, share), origin.ravel(),
-            np.tile(waits, steps - 1), after.ravel(),
-        )  # fmt: skip
-        end = first + (steps - 1) * m
+        numbers = self.add(pairs, share, before)
+        for step in range(1, laps * (m - 1)):
+            received = [[numbers[i - 1], *waits] for i, waits in enumerate(before)]
+            origins = [team[(i - step) % m] for i in range(m)] if passing_on else None
+            numbers = self.add(pairs, share, received, origins=origins)
         for i, rank in enumerate(team):
-            self.last[rank] = [end + i, end + (i - 1) % m]
-        return list(range(end, end + m))
-
-    def _write(self, *rows: Array) -> list[int]:
-        self._rows.append(rows)
-        first, self._count = self._count, self._count + len(rows[0])
-        return list(range(first, self._count))
+            self.last[rank] = [numbers[i], numbers[i - 1]]
+        return numbers
 
     def messages(self) -> Messages:
         """Return the messages added so far."""
