@@ -43,10 +43,10 @@ compare engines to the last bit or to 1e-9), then `make bench`.
 
 import types
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
 from itertools import islice, repeat
-from math import inf
+from math import inf, nan
 from typing import Any
 
 from ...errors import ProgramError
@@ -56,8 +56,8 @@ from ...programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
 from ...programs.pieces.transform import Identity
 from ...results.run import Kind
 from .. import payloads
-from ..collective import TIME_TOLERANCE, Collective, GradientPiece
-from ..node import EngineNode
+from ..collective import TIME_TOLERANCE, Collective, GradientPiece, Timer
+from ..node import SeededNode, introduce
 from ..observer import NEVER
 from .outages import Drawn, Outages
 
@@ -85,20 +85,24 @@ class InOrder:
         return g
 
 
-class VirtualNode(EngineNode):
+class VirtualNode(SeededNode):
     """One node of a `Simulation`; the module's table describes its state."""
 
     __slots__ = (
-        "_busy_kind", "_durations", "_gradient", "_last_sender", "_loss_and_gradient",
-        "_mark_at", "_messages_heard", "_network_since", "_pause_at", "_paused_at", "_pieces",
-        "_receive_seconds", "_routes", "_staleness", "awaited_rank",
-        "busy_since", "communicated", "computing", "coroutine", "handle", "mailbox", "outages",
-        "resume", "sent_until", "spans", "stopped", "updates", "waited", "wakeup_at", "x",
+        "_busy_kind", "_durations", "_gradient", "_joined_step", "_last_sender",
+        "_loss_and_gradient", "_mark_at", "_messages_heard", "_network_since", "_pause_at",
+        "_paused_at", "_pieces", "_receive_seconds", "_routes", "_run", "_staleness",
+        "awaited_rank", "busy_since", "collectives", "communicated", "computing", "coroutine",
+        "handle", "mailbox", "now", "outages", "period", "resume", "sent_until", "spans", "step",
+        "stopped", "updates", "waited", "wakeup_at", "x",
     )  # fmt: skip
 
     def __init__(self, run: Any, rank: int) -> None:
-        super().__init__(run, rank, run.scenario, run.objective.start)
+        introduce(self, run.scenario, run.objective.start)
         self.seed(run.seed)
+        self._run, self.rank = run, rank
+        self.now, self.period = 0.0, nan
+        self.step = self.collectives = self._joined_step = 0
         self.x = self.start
         self.waited = self.communicated = self.busy_since = self.sent_until = 0.0
         self._network_since = 0.0
@@ -317,17 +321,10 @@ class VirtualNode(EngineNode):
         if run.program.selects and run.outages:
             run.outages[sender].waste()
 
-    @types.coroutine
-    def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
+    async def request(self, to: int, value: Payload) -> Payload:
         """Send a message and return the answer: `send` and `receive` in one."""
         self.send(to, value)
-        message = self._take_arrived(to) if self.mailbox else None
-        if message is None:
-            self.awaited_rank = to
-            message = yield
-        at, _, _, transit, _, answer = message
-        if at > self.now:
-            self.block(at - transit - (self.sent_until - self.now), at, to)
+        _, answer = await self.receive(to)
         return answer
 
     def _take_arrived(self, source: int) -> Message | None:
@@ -601,6 +598,72 @@ class VirtualNode(EngineNode):
             yield
 
     # Collectives
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Join the next collective, a mean."""
+        return self._start("mean", value)
+
+    def start_gather(self, value: Payload) -> Handle:
+        """Join the next collective, a gather."""
+        return self._start("gather", value)
+
+    def _start(self, kind: str, value: Payload) -> Collective:
+        collective = self._next(kind)
+        self._run.enter(collective, self.rank, self.step, value, self.now)
+        return collective
+
+    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
+        """Join the next mean with `value(result)`, as soon as `handle` is done."""
+        following = self._next("mean")
+        handle.chained = True
+        if handle.done is None:
+            handle.followers.append((self.rank, self.step, following, value))
+        else:
+            at = max(self.now, handle.reaches(self.rank))
+            self._run.enter(following, self.rank, self.step, value(handle.result), at)
+        return following
+
+    async def finished(self, handle: Handle) -> bool:
+        """Poll with all workers whether `handle` is done; the last worker's time decides."""
+        question = handle.question()
+        question.join(self.rank, self.step, self.now, self.now)
+        if not question.missing:
+            self._run.answer(handle, question)
+        return bool(await self.wait(question))
+
+    def timer(self, seconds: float) -> Handle:
+        """Start a timer on this node's clock."""
+        return Timer(None, self.now + seconds)
+
+    def _next(self, kind: str) -> Collective:
+        """Return this node's next collective; record the steps since its last one.
+
+        Raises ProgramError if other workers start another kind.
+        """
+        step, index, run = self.step, self.collectives, self._run
+        if self.rank == self.server:
+            raise ProgramError("the server starts a collective; only workers may")
+        if step > self._joined_step:
+            self.period, self._joined_step = step - self._joined_step, step
+        self.collectives = index + 1
+        collective: Collective | None = run.open_collectives.get(index)
+        if collective is None:
+            collective = Collective(index, kind, self.workers)
+            run.open_collectives[index] = collective
+        elif kind != collective.kind:
+            raise ProgramError(
+                f"worker {self.rank} starts a {kind} where others started a {collective.kind}: "
+                "every worker must start the same collectives in the same order"
+            )
+        return collective
+
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
+        """Cut a vector into nearly equal pieces, the last entries first."""
+        return payloads.cut(vector, pieces)
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Join pieces that `cut` made."""
+        return payloads.join(pieces)
 
     async def arrived(self, handle: Handle) -> bool:
         """Return whether `handle` is done by this node's clock, once no node is behind."""
