@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -56,22 +56,8 @@ class RegionPath:
         return float(sum(law.sample(rng, hops).sum() for law in self.laws))
 
 
-class RegionLinks(Protocol):
-    """The inputs of a closed formula from a network."""
-
-    @property
-    def regions(self) -> Regions:
-        """The region of each worker."""
-        ...
-
-    @property
-    def card(self) -> float:
-        """Bandwidth of the server's network card in bytes/s per direction, or inf."""
-        ...
-
-    def link(self, source: int, to: int) -> RegionPath:
-        """Return the link from one worker to another."""
-        ...
+RegionLinks = Any
+"""A `closed_form.ClosedForm`, whose `link`, `regions` and `card` a formula uses."""
 
 
 @dataclass(frozen=True)

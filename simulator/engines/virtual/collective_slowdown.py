@@ -86,24 +86,20 @@ class CollectiveSlowdown:
         piece.done = before + (yield from self.takes(piece.work, before))
 
 
-def slow(run: Any) -> bool:
-    """Let collectives slow computing, unless outages do; return whether any may."""
-    slows: bool = run.scenario.cluster.beside_collectives > 1 and not run.program.server
-    for node in run.nodes if slows else ():
-        if node.computing is None:
-            node.computing = CollectiveSlowdown(run, node)
-    return slows
+def slow(run: Any) -> list[CollectiveSlowdown]:
+    """Let collectives slow computing, unless outages do; return what they slow, by rank."""
+    slows = run.scenario.cluster.beside_collectives > 1 and not run.program.server
+    if not slows or run.outages:
+        return []
+    slowed = [CollectiveSlowdown(run, node) for node in run.nodes]
+    for node, computing in zip(run.nodes, slowed, strict=True):
+        node.computing = computing
+    return slowed
 
 
-def join(node: VirtualNode, collective: Collective) -> None:
-    """Let a collective that a node joins slow the node's computing."""
-    if isinstance(node.computing, CollectiveSlowdown):
-        node.computing.flights.append(collective)
-
-
-def resume_computing(nodes: Sequence[VirtualNode]) -> None:
+def resume_computing(run: Any) -> None:
     """Resume the nodes whose computing waits for times of collectives."""
-    for node in nodes:
-        if isinstance(node.computing, CollectiveSlowdown) and node.computing.due is not None:
-            node.computing.due = None
-            node._run.agenda.ready.append((node, None))
+    for node, computing in zip(run.nodes, run.slowed, strict=False):
+        if computing.due is not None:
+            computing.due = None
+            run.agenda.ready.append((node, None))

@@ -48,7 +48,7 @@ from ..observer import Discount, Observer, RoundObserver, deadline
 from ..overheads import EffectCosts
 from ..sampling import Absentees, leaping
 from .availability import LAST, Agenda, Availability
-from .collective_slowdown import join, resume_computing, slow
+from .collective_slowdown import resume_computing, slow
 from .node import InOrder, Message, VirtualNode
 from .outages import Outages
 from .recovery import Participation, Team
@@ -65,18 +65,17 @@ class Simulation:
     steps (`Observer.limit`). `undelivered`: a heap of messages by time of arrival; `sent`: their
     serial number; `events`: number of events in SimPy, without the run's end. `staleness`: uses of
     results, by age. `strides`: whether workers take a phase's steps at once, because only outages
-    disturb them; `beside`: whether collectives slow computing. `work_left`: whether the server has
-    messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
+    disturb them; `slowed`: the workers' computing, if collectives slow it. `work_left`: whether the
+    server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
     `unfinished`: clauses on what never ends; `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # CPython 3.11 reads this many attributes slowly without slots
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "beside", "calendars", "deadline", "events", "idles", "lines", "meter",
-        "nodes", "objective", "observer", "open_collectives", "outages", "over", "parked",
-        "program", "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness", "stall",
-        "strides", "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left",
-        "workers",
+        "calendars", "deadline", "events", "idles", "lines", "meter", "nodes", "objective",
+        "observer", "open_collectives", "outages", "over", "parked", "program", "ready",
+        "recovery", "scenario", "seed", "sent", "slowed", "spans", "staleness", "stall", "strides",
+        "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left", "workers",
     )  # fmt: skip
 
     def __init__(self, world: World, seed: int, spans: Spans | None = None) -> None:
@@ -130,7 +129,7 @@ class Simulation:
             alone = program.pooled and not program.gossips
             inner: Any = InOrder(node) if alone else node
             node.execute(program.start(program.worker, costs.on(inner), parameters))
-        self.beside = slow(self)
+        self.slowed = slow(self)
         if program.server:
             server = self.nodes[-1]
             server.serve(scenario.server.receive)
@@ -366,8 +365,8 @@ class Simulation:
             at = self.outages[rank].joined(collective, at)
         elif self.transport.staggered:
             collective.arrivals[rank] = at
-        if self.beside:
-            join(self.nodes[rank], collective)
+        if self.slowed:
+            self.slowed[rank].flights.append(collective)
         collective.join(rank, step, value, at)
         if not collective.missing:
             self._begin(collective)
@@ -379,8 +378,7 @@ class Simulation:
         if collective.kind == "mean":  # all payloads have the same size
             measured = [measured[collective.last[0]]]
         self.transport.carry(collective, [self.meter(payload) for payload in measured])
-        if self.beside:
-            resume_computing(self.nodes)
+        resume_computing(self)
 
     def complete(
         self,
@@ -393,8 +391,7 @@ class Simulation:
         if team is not None:
             self.recovery.settle(collective, team)
         collective.done = done
-        if self.beside:
-            resume_computing(self.nodes)
+        resume_computing(self)
         waiting = collective.waiting
         if self.recovery.sampled is not None:
             self.recovery.sampled.chosen(collective.index + 1, done)
