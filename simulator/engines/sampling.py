@@ -32,8 +32,7 @@ class Sampled:
     A round is one collective. Its draw depends only on the seed and its number. If clients are
     chosen by availability, it skips clients that are absent when the round begins. `away(rank,
     time)`: whether a client is absent; `starts`: when each round began, at the end of the previous
-    one (s); `taken`: numbers of results and gradients in each round's mean; `late`: rounds in which
-    no client reported by the deadline.
+    one (s); `taken`: numbers of results and gradients in each round's mean.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Sampled:
         self._chosen: dict[int, dict[int, None]] = {}
         self.starts: list[float] = []
         self.taken: list[tuple[int, float]] = []
-        self.late = 0
 
     def chosen(self, index: int, at: float) -> dict[int, None]:
         """Return the clients of a round in the order of their draw.
@@ -72,21 +70,6 @@ class Sampled:
     def due(self) -> float:
         """Deadline of the round under way (s)."""
         return (self.starts or [0.0])[-1] + self._patience
-
-    def take(self, reports: int, gradients: float, begins: float) -> None:
-        """Count a round, whose mean begins at a time (s)."""
-        self.taken.append((reports, gradients))
-        self.late += begins > self.due * (1 + TIME_TOLERANCE)
-
-    def notes(self) -> list[str]:
-        """Return the note that the deadline is too short for most rounds."""
-        if 2 * self.late <= len(self.taken):
-            return []
-        return [
-            f"cluster.sampling.deadline = {self._patience:g} s: in {self.late} of "
-            f"{len(self.taken)} rounds no client reported in time, so the mean used the first "
-            "report alone; write a longer deadline"
-        ]
 
     def reached(self, times: Sequence[float]) -> float:
         """Return when (s) a round reaches a step, given the times of its clients.

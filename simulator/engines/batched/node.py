@@ -36,14 +36,14 @@ class SeedsDiffer(BaseException):
 class BatchedNode(Node):
     """All workers of all seeds as one node; its `Batch` evaluates marks when due.
 
-    `seeds`: number of seeds; `step`: gradients that each worker has computed; `jumps`: draws that
-    took several steps at once; `period`: steps between the last two collectives; `updates`: number
-    of marks. Raises Unsupported when a program's effects differ between workers.
+    `seeds`: number of seeds; `step`: gradients that each worker has computed; `period`: steps
+    between the last two collectives; `updates`: number of marks. Raises Unsupported when a
+    program's effects differ between workers.
     """
 
     __slots__ = (
         "_alike", "_clocks", "_generators", "_gradient", "_jump", "_loss_and_gradient", "_met_at",
-        "_pause_at", "_run", "jumps", "mark_at", "meter", "period", "seeds", "step", "updates",
+        "_pause_at", "_run", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
 
     def __init__(self, run: Any, start: Vector, gradients: GradientSource) -> None:
@@ -58,7 +58,7 @@ class BatchedNode(Node):
         self._jump: Any = (
             getattr(gradients, "jump", None) if run.scenario.run.sampling == "aggregate" else None
         )
-        self.step = self.updates = self.jumps = self._met_at = self._pause_at = 0
+        self.step = self.updates = self._met_at = self._pause_at = 0
         self.period = nan
         self._alike = isinstance(self._clocks, Repeats)
         self._generators = {True: 0, False: 0}
@@ -114,7 +114,6 @@ class BatchedNode(Node):
                 x = x - rates[0] * direction
             else:
                 x, state = self._jump(x, state, transform, rates)
-                self.jumps += 1
             self.step += len(rates)
             self.updates += len(rates) - 1
             if ends:

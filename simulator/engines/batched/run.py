@@ -5,6 +5,7 @@ It takes programs whose workers always do the same. For others `run` raises Unsu
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -110,23 +111,14 @@ class Batch:
             self.node.samples = Stack(np.array(weights)[..., None])
 
     def _step_times(self) -> Draws | SumDraws:
-        if self.scenario.run.sampling != "aggregate":
-            return Draws(self.scenario, self.seeds)
-        times: Draws | SumDraws
-        try:
-            times = SumDraws(self.scenario, self.seeds)
-            how = (
-                "compute times were drawn as sums over the steps between communications; same "
-                "distribution, other numbers"
+        if self.scenario.run.sampling == "aggregate":
+            self.notes.append(
+                'run.sampling = "aggregate": times and local steps are drawn as sums where the law '
+                "of a sum is known; same distribution, other numbers"
             )
-        except ValueError:
-            times = Draws(self.scenario, self.seeds)
-            how = (
-                "the law of a sum of these compute times has no closed form, so they were "
-                "drawn one by one"
-            )
-        self.notes.append(f'run.sampling = "aggregate": {how}')
-        return times
+            with suppress(ValueError):
+                return SumDraws(self.scenario, self.seeds)
+        return Draws(self.scenario, self.seeds)
 
     def run(self) -> list[Run]:
         """Run to the last step or to the deadline."""
@@ -146,11 +138,6 @@ class Batch:
                 coroutine.close()
             ends = np.array([self._end(observer.curve) for observer in self.observers])
             self.clocks.finish(ends, self.node.step)
-        if self.node.jumps:
-            self.notes.append(
-                'run.sampling = "aggregate": local steps were drawn together, from their joint '
-                "normal law; same distribution, other numbers"
-            )
         return [self._run(index) for index in range(len(self.seeds))]
 
     def _end(self, curve: dict[str, list[float]]) -> float:

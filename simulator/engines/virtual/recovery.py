@@ -313,7 +313,7 @@ class Participation:
         self.means += 1
         if self.sampled is not None:
             gradients = sum(run.nodes[rank].period for rank in team)
-            self.sampled.take(len(team), gradients, collective.begins)
+            self.sampled.taken.append((len(team), gradients))
         if out:
             collective.leave_out(out)
             self.dropped += len(out)

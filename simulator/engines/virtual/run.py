@@ -40,7 +40,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         notes=[
             *simulation.observer.notes(algorithm, begun=simulation.averages_begun()),
             *stalled,
-            *(simulation.recovery.sampled.notes() if simulation.recovery.sampled else ()),
         ],
         spans_truncated=stored is not None and stored.truncated,
         updates=simulation.observer.updates,
