@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +17,11 @@ from torch import Tensor
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.errors import ProgramError, RunError
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
+from paceline.simulator.programs.effects import Handle, Payload, Phase, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.host.device import fetch
 from paceline.validate.training.collectives import RealCollective
 from paceline.validate.training.node import TensorNode
-from paceline.validate.training.transport import GLANCE
 
 from .checkpoint import Freezer
 from .live import LiveParameters, ShardedParameters
@@ -103,7 +101,6 @@ class AttachedNode(TensorNode):
         self.tensors = ()
         self.seed(seed)
         self.transport = transport
-        self._mailbox = transport.mailbox
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
         self.plain = self.unread = False
@@ -188,7 +185,7 @@ class AttachedNode(TensorNode):
                 return x.as_subclass(Reached) if self.plain else x, state, k
             k += 1
 
-    # Collectives and messages
+    # Collectives
 
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce; a `Shift` sends the vector at which it ends."""
@@ -233,7 +230,7 @@ class AttachedNode(TensorNode):
         begin = time.monotonic()
         try:
             yield
-        except (RuntimeError, TimeoutError) as error:  # errors of gloo or a mailbox
+        except RuntimeError as error:  # of gloo
             raise RunError(self.transport.lost()) from error
         finally:
             self.waited += time.monotonic() - begin
@@ -259,39 +256,10 @@ class AttachedNode(TensorNode):
     # Loops that are saved, or end, after one step need equal numbers of means under way.
     arrived = finished
 
-    def send(self, to: int, value: Payload) -> None:
-        """Pass a message to gloo, without waiting."""
-        size = self.transport.meter(value)
-        self.transport.network.bytes += size
-        self._declared_mailbox().send(to, value, size, 0.0, nan)  # due on arrival
-
-    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """Wait for the first message of `source`."""
-        box, until = self._declared_mailbox(), time.monotonic() + self.transport.timeout
-        while True:
-            with self.waiting():
-                try:
-                    message = box.take(source, inf, lambda: False, GLANCE.total_seconds())
-                except TimeoutError:
-                    self.transport.look()
-                    if time.monotonic() > until:
-                        raise
-                    continue
-            if message is None:
-                raise ProgramError(f"worker {source} has ended, but a message from it was due")
-            return message.sender, message.payload
-
-    async def request(self, to: int, value: Payload) -> Payload:
-        """Send a message, and wait for the answer."""
-        self.send(to, value)
-        return (await self.receive(to))[1]
-
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise ProgramError(
-            "the program reacts to messages during a gradient, which the user's loop computes here"
-        )
+        raise ProgramError("the program sends messages, but a session has only means and gathers")
 
-    receive_before = timer = _refuse
+    send = receive = request = receive_before = timer = _refuse
 
     # Time, and the observer, which is the user
 

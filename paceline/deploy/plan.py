@@ -206,8 +206,8 @@ def refusal(program: Program, table: Mapping[str, Any]) -> str:
         "it has a server, which answers at any time and has no training loop":
             program.server is not None,
         BOUND: program.bound,
-        "its workers answer each other while they compute, when the process runs the user's code; "
-        "choose d-psgd or local-sgd": program.pooled,
+        "its workers send messages to each other, but a session has only means; choose local-sgd":
+            program.gossips or program.pooled,
         "DistributedDataParallel does the same: keep your loop with it, or write overlap = false":
             backward and table.get("overlap", True),
         "the user's code sets the learning rate; leave out gate_lr_until_tau_is_1":

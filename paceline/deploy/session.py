@@ -104,8 +104,7 @@ class Session:
 
     def _open(self) -> None:
         """Connect to the other processes; start the program."""
-        gossips = self.plan.program.gossips
-        self._transport = Transport(self.place, self._live.start, gossips, self._options.timeout)
+        self._transport = Transport(self.place, self._live.start, self._options.timeout)
         self._start()
 
     def _agree(self) -> None:
@@ -246,13 +245,11 @@ class Session:
         """Return the bytes that this session adds, at most; a codec's memory comes on top.
 
         On the parameters' device: "held" between steps, and at the "peak" of a step. On the "host":
-        pinned copies of a GPU's vectors that gloo sends, and buffers for messages.
+        pinned copies of a GPU's vectors that gloo sends.
         """
         size, links = self._live.dimension * self._live.start.element_size(), self._transport
         held, peak, sent = self.plan.vectors
         host = sent * -(-size // CHUNK) * CHUNK if isinstance(links.team, Staged) else 0
-        if links.mailbox is not None:  # two messages of two vectors from every other process
-            host += 4 * size * len(links.mailbox.peers)
         return {"held": held * size, "peak": peak * size, "host": host}
 
     @property

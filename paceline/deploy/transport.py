@@ -24,8 +24,6 @@ from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.transport import DeviceGroup, tell
 
-LEAVING = 5.0  # seconds that a process which ends without close() has for its peers
-
 _torch: Any = dist
 _numbers = count()  # counts this process's transports: all processes open them in the same order
 
@@ -92,9 +90,9 @@ def _end_default() -> None:
 class Transport(Connections):
     """One process's connections to the others.
 
-    `start`: a vector of the length of messages, which is not stored; `gossips`: whether processes
-    send messages; `timeout`: seconds after which a silent process counts as failed. `step`:
-    this process's last step; `failed`: whether any process cannot continue.
+    `start`: a vector of the length of messages, which is not stored; `timeout`: seconds after which
+    a silent process counts as failed. `step`: this process's last step; `failed`: whether any
+    process cannot continue.
 
     A process writes to the store that it has failed, or that it is in a meeting, so that others do
     not wait in vain. A waiting process looks there, and raises RunError if no answer can come.
@@ -104,21 +102,17 @@ class Transport(Connections):
     collectives: Collectives
     team: DeviceGroup
 
-    def __init__(self, where: Place, start: Tensor, gossips: bool, timeout: float) -> None:
+    def __init__(self, where: Place, start: Tensor, timeout: float) -> None:
         self._place, rank, self.workers = where, where.worker, where.workers
         self._everyone = rendezvous.sub_store(where.store, f"paceline {next(_numbers)}")
-        store, clock = rendezvous.sub_store(self._everyone, where.inner), Clock()
-        clock.begin(time.monotonic())  # a mailbox stores earlier messages
+        store = rendezvous.sub_store(self._everyone, where.inner)
         meter = TensorMeter(start.nbytes, start.numel())
         start = start.new_zeros(1).expand(len(start))
-        super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), clock), timeout)
+        super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), Clock()), timeout)
         self.step, self.failed, self._meetings = 0, False, 0
         self.open_team(self.workers, self._native(start.device))
         self.team.look = self.look
         self._meeting = self._kept(self._gloo("meetings", self.workers, timeout))
-        if gossips:
-            self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
-            atexit.register(self._end_listeners)
 
     def _native(self, where: torch.device) -> bool:
         """Return whether NCCL averages: the user's backend for GPUs, and each worker has one."""
@@ -181,16 +175,6 @@ class Transport(Connections):
         self._groups = []
         return groups
 
-    def _end_listeners(self) -> None:
-        """End the threads that listen to peers, as far as these answer.
-
-        One that gloo wakes while the interpreter ends aborts the process.
-        """
-        if self.mailbox is not None:
-            with suppress(Exception):  # of peers that have ended
-                self.mailbox.end()
-                self.mailbox.close(LEAVING)
-
     def look(self) -> None:
         """Raise RunError if this process waits for something that cannot arrive."""
         if self.failed or self._everyone.check(["failed"]):
@@ -204,9 +188,6 @@ class Transport(Connections):
         """Complete operations once all ranks have met, and end; at once if one has failed."""
         if not self.failed:
             self.collectives.land()
-            if self.mailbox is not None:
-                self.mailbox.end()
-                self.mailbox.close(self.timeout)
             # the first rank's process may serve the store, which ends with it
             count, until = self._everyone.add("left", 1), time.monotonic() + self.timeout
             first, processes = self._place.rank == 0, self._place.processes
@@ -216,10 +197,7 @@ class Transport(Connections):
                 time.sleep(rendezvous.LOOK)
                 count = self._everyone.add("left", 0)
         super().close()
-        atexit.unregister(self._end_listeners)
         self._let_go()  # here their threads may still take the interpreter's lock, not at its end
-        if self.mailbox is not None:
-            self.mailbox.group = None
 
     def lost(self) -> str:
         """Return why another process does not answer."""

@@ -65,8 +65,7 @@ DETACHED = {  # a change of the model, and the parameter that is named
 
 
 PLANS = (
-    {"name": "local-sgd", "tau": 4}, {"name": "dts", "delay": 3}, {"name": "d-psgd"},
-    {"name": "hpsgd"},
+    {"name": "local-sgd", "tau": 4}, {"name": "dts", "delay": 3}, {"name": "hpsgd"},
 )  # fmt: skip
 
 
@@ -137,7 +136,7 @@ LEFT_OPEN = """
 import sys, torch, torch.distributed as dist, paceline
 dist.init_process_group("gloo", sys.argv[1], rank=int(sys.argv[2]), world_size=2)
 net = torch.nn.Linear(4, 2)
-session = paceline.deploy(net, torch.optim.SGD(net.parameters(), 0.1), "d-psgd")
+session = paceline.deploy(net, torch.optim.SGD(net.parameters(), 0.1), "ssgd")
 net(torch.ones(1, 4)).sum().backward()
 session.step()
 """

@@ -33,10 +33,10 @@ PLANS = {  # those with a period end a round at each step
     "ssgd": {}, "ssgd-bucketed": {"overlap": False}, "local-sgd": {"tau": 1},
     "post-local-sgd": {"switch_step": 0, "tau": 1}, "fedavg": {"tau": 1}, "bmuf": {"tau": 1},
     "diloco": {"tau": 1}, "delayed-diloco": {"tau": 1}, "eager-diloco": {"tau": 1},
-    "cocod-sgd": {"tau": 1}, "overlap-local-sgd": {"tau": 1}, "easgd": {"tau": 1}, "d-psgd": {},
-    "d2": {}, "dts": {"delay": 2}, "hpsgd": {},
+    "cocod-sgd": {"tau": 1}, "overlap-local-sgd": {"tau": 1}, "easgd": {"tau": 1},
+    "dts": {"delay": 2}, "hpsgd": {},
 }  # fmt: skip
-UNTIMED = {"d-psgd", "d2", "hpsgd"}  # messages, and means that depend on arrivals
+UNTIMED = {"hpsgd"}  # its means depend on arrivals
 CASES = PLANS | {"streaming-diloco": {"tau": 4}, "adacomm": {"tau0": 3}}
 
 

@@ -90,8 +90,6 @@ class PieceUnderWay:
 class TensorNode(SeededNode):
     """A node as its program sees it, whose vectors are tensors."""
 
-    _mailbox: Mailbox | None
-
     def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
         """Cut a vector into pieces, the last entries first."""
         return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
@@ -99,14 +97,6 @@ class TensorNode(SeededNode):
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Join the pieces that `cut` made."""
         return torch.cat(list(pieces)[::-1])
-
-    def _declared_mailbox(self) -> Mailbox:
-        if self._mailbox is None:
-            raise ProgramError(
-                "the program sends messages without declaring it: set Program.gossips, by "
-                "which workers exchange them"
-            )
-        return self._mailbox
 
 
 class RealNode(TensorNode):
@@ -361,6 +351,14 @@ class RealNode(TensorNode):
         return answer
 
     # Messages
+
+    def _declared_mailbox(self) -> Mailbox:
+        if self._mailbox is None:
+            raise ProgramError(
+                "the program sends messages without declaring it: set Program.gossips, by "
+                "which workers exchange them"
+            )
+        return self._mailbox
 
     def send(self, to: int, value: Payload) -> None:
         """Pass a message to gloo, without waiting."""

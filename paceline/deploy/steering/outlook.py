@@ -12,12 +12,11 @@ from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 from .inputs import Inputs
-from .telemetry import Settings, Telemetry, period
+from .telemetry import Settings, Telemetry
 
 SEEDS = 8  # seeds in the mean of a curve
 POINTS = 250
 FOLLOW = 0.5  # weight of a round's loss against the one that the curves predict
-SAME = 0.05  # relative difference of traffic from rounding to rounds
 
 
 def configured(algorithm: Algorithm, settings: Settings) -> Algorithm:
@@ -41,7 +40,6 @@ class Curve:
 
     steps: np.ndarray
     falls: np.ndarray  # minus the logarithm of the loss, ascending
-    traffic: float  # bytes over all links per step
 
     def at(self, loss: float) -> float:
         """Return the step at which the loss is reached; infinite if never."""
@@ -68,8 +66,7 @@ def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
     losses = np.mean([run.curve["loss"][:points] for run in runs], axis=0)
     falls = np.maximum.accumulate(-np.log(np.maximum(losses, 1e-300)))
     fresh = np.append(True, np.diff(falls) > 0)
-    traffic = sum(runs[0].links.values()) / runs[0].steps
-    return Curve(np.array(runs[0].curve["step"][:points])[fresh], falls[fresh], traffic)
+    return Curve(np.array(runs[0].curve["step"][:points])[fresh], falls[fresh])
 
 
 class Outlook:
@@ -100,22 +97,14 @@ class Outlook:
             loss = self.loss ** (1 - FOLLOW) * loss**FOLLOW
         self.loss = curve.after(loss, record.steps)  # the loss at the end of the round
 
-    def to_go(
-        self, index: int, record: Telemetry, current: int, inputs: Inputs, **scale: float
-    ) -> float:
+    def to_go(self, index: int, record: Telemetry, inputs: Inputs, **scale: float) -> float:
         """Return a candidate's seconds to the target, or else its final loss.
 
-        If only steps end the run, the target is the pick's loss at the end. `current`: the
-        candidate behind `record`; `scale`: see `Inputs.step_time`.
+        If only steps end the run, the target is the pick's loss at the end. `scale`: see
+        `Inputs.step_time`.
         """
-        curve, here = self.curves[index], self.curves[current]
-        settings = self._parameters[index] | self.candidates[index]
-        size = record.bytes
-        if here.traffic:
-            traffic = curve.traffic * period(self.candidates[index])
-            ratio = traffic / (here.traffic * period(self.candidates[current]))
-            size *= ratio if abs(ratio - 1) > SAME else 1.0
-        step_time = inputs.step_time(self._family, settings, size, **scale)
+        curve, settings = self.curves[index], self._parameters[index] | self.candidates[index]
+        step_time = inputs.step_time(self._family, settings, record.bytes, **scale)
         run, target = self._run, self._run.target_loss
         if target is None and run.duration is None:
             target = self.curves[0].after(math.inf, run.steps or 0)

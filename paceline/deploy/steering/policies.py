@@ -74,7 +74,7 @@ class Model:
 
         def saved(index: int, **scale: float) -> float:
             now, then = (
-                outlook.to_go(candidate, record, current, self.inputs, **scale)
+                outlook.to_go(candidate, record, self.inputs, **scale)
                 for candidate in (current, index)
             )
             if not math.isfinite(now):
