@@ -14,6 +14,7 @@ from paceline.simulator.errors import InputError, ProgramError
 
 from .live import LiveParameters
 
+REMEDY = "a program, codec or inner that takes any optimizer (docs/how-to/deploy.md)"
 ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"
 EMPTY = torch.empty(0)
@@ -230,9 +231,7 @@ def bare(optimizer: Any) -> Any:
     return optimizer
 
 
-def plain_sgd(
-    optimizer: Any, program: str, why: str, remedy: str, *, strict: bool
-) -> tuple[float, float]:
+def plain_sgd(optimizer: Any, program: str, why: str, *, strict: bool) -> tuple[float, float]:
     """Return the momentum and weight decay of an optimizer that must be SGD.
 
     `strict`: only with these options, equal for all parameters. Raises InputError.
@@ -241,7 +240,7 @@ def plain_sgd(
     if not isinstance(inside, SGD):
         raise InputError(
             f"optimizer: {type(inside).__name__} cannot run {program}: {why}; use "
-            f"torch.optim.SGD, or {remedy}"
+            f"torch.optim.SGD, or {REMEDY}"
         )
     groups = inside.param_groups
     odd = [f"with {key}" for key in ODD if any(group.get(key) for group in groups)]
@@ -250,6 +249,6 @@ def plain_sgd(
     if strict and odd:
         raise InputError(
             f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use torch.optim.SGD with only "
-            f"lr, momentum and weight_decay, equal for all parameters, or {remedy}"
+            f"lr, momentum and weight_decay, equal for all parameters, or {REMEDY}"
         )
     return float(groups[0]["momentum"]), float(groups[0]["weight_decay"])

@@ -76,15 +76,6 @@ class Plan:
         return self.program.needs_sgd
 
     @property
-    def remedy(self) -> str:
-        """Return the choice that allows other optimizers than SGD."""
-        if getattr(self.parameters.get("codec"), "carries_momentum", False):
-            return "another codec"
-        if self.parameters.get("inner", self) is None:
-            return 'inner = { kind = "adamw" }, which your optimizer replaces'
-        return "a program that takes any optimizer (docs/how-to/deploy.md)"
-
-    @property
     def strict(self) -> bool:
         """Return whether the program computes SGD's steps without further options."""
         return self.local is None or self.sgd != self.program.needs_sgd

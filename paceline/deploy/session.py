@@ -23,6 +23,7 @@ from . import plan as plans
 from .attached import GRADIENT, AttachedNode, Period, UserLoop
 from .live import live_parameters
 from .local_steps import (
+    REMEDY,
     SeveralOptimizers,
     UserRate,
     UserSteps,
@@ -90,7 +91,7 @@ class Session:
             parameters[plan.local] = local
         if not plan.sgd:
             return local
-        momentum, decay = plain_sgd(optimizer, name, plan.sgd, plan.remedy, strict=plan.strict)
+        momentum, decay = plain_sgd(optimizer, name, plan.sgd, strict=plan.strict)
         if local is None:
             self._decay = decay
             if key in parameters:
@@ -98,7 +99,7 @@ class Session:
         if momentum and plan.strict:
             raise InputError(
                 f"optimizer: {name} has no place for momentum {momentum:g} ({plan.sgd}); use "
-                f"torch.optim.SGD without momentum, or {plan.remedy}"
+                f"torch.optim.SGD without momentum, or {REMEDY}"
             )
         return local
 

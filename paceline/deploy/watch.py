@@ -46,8 +46,8 @@ class Report:
 
     `code`: "pace" (seconds per step), "loss", "not finite" (losses), or "status". `value`: the
     measured value; `predicted`: its interval; `ratio`: measured by predicted. `between`, `means`:
-    ratios of the time of steps between means and at means, None if unknown. `seconds`, `cost`: what
-    the rest of the run takes, with its interval, None if unknown.
+    ratios of the time of steps between means and at means, None if unknown. `seconds`: what the
+    rest of the run takes, with its interval, None if unknown.
     """
 
     code: str
@@ -60,7 +60,6 @@ class Report:
     between: float | None = None
     means: float | None = None
     seconds: Amount | None = None
-    cost: Amount | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Prediction:
 
     `steps`: of the whole run; `period`: of a round, 1 if steps are alike; `losses`: rows of a
     step and the ends of the loss's interval. `compute`: seconds that a worker computes per step,
-    None if means overlap them. `price`: money per second.
+    None if means overlap them.
     """
 
     label: str
@@ -78,8 +77,6 @@ class Prediction:
     period: int = 1
     losses: Sequence[tuple[float, float, float]] = ()
     compute: float | None = None
-    price: float | None = None
-    currency: str = ""
 
 
 class Watcher:
@@ -245,18 +242,16 @@ class Watcher:
             logging.getLogger("paceline").warning("%s: %s", self.prediction.label, text)
 
     def _with_rest(self, report: Report) -> Report:
-        """Add the seconds and the money that the rest of the run takes at recent pace."""
+        """Add the seconds that the rest of the run takes at recent pace."""
         recent = [seconds for _, seconds, *_ in self._windows][-RECENT:]
         if not recent or self.taken >= self.prediction.steps[2]:
             return report
         error = math.exp(NORMAL * self._pace.deviation / math.sqrt(len(recent)))
         step, low, high = (max(0.0, steps - self.taken) for steps in self.prediction.steps)
         seconds = step * median(recent), low * median(recent) / error, high * median(recent) * error
-        sentence, cost = f"{report.sentence} The rest takes {_words(seconds, human)}", None
-        if price := self.prediction.price:
-            cost = seconds[0] * price, seconds[1] * price, seconds[2] * price
-            sentence += f" and costs {_words(cost, number)} {self.prediction.currency}".rstrip()
-        return replace(report, sentence=f"{sentence}.", seconds=seconds, cost=cost)
+        most, least, longest = map(human, seconds)
+        rest = f"The rest takes {most} ({USUAL}: {least} to {longest})."
+        return replace(report, sentence=f"{report.sentence} {rest}", seconds=seconds)
 
     @property
     def status(self) -> Report | None:
@@ -311,10 +306,6 @@ def _mean(times: Sequence[float]) -> float:
     """Return the mean of times; a longer time counts as LONG times the median."""
     most = LONG * median(times)
     return fmean(min(seconds, most) for seconds in times)
-
-
-def _words(amount: Amount, show: Callable[[float], str]) -> str:
-    return f"{show(amount[0])} ({USUAL}: {show(amount[1])} to {show(amount[2])})"
 
 
 def _loss_interval(
@@ -382,7 +373,7 @@ def watch(
     if scenario.objective.kind not in STAND_INS:
         interval, last = _loss_interval(scenario, algorithm, runs), max(run.steps for run in runs)
         losses = [(step, *interval(step)) for step in np.geomspace(1, last, 200).round().tolist()]
-    workers, duration = (row.get("workers") or {}).get("compute"), row["duration"]
+    workers = (row.get("workers") or {}).get("compute")
     overlaps = catalogue()[algorithm.name].family != "blocking"
     prediction = Prediction(
         label=algorithm.label,
@@ -391,8 +382,6 @@ def watch(
         period=tau if isinstance(tau, int) and tau > 0 else 1,
         losses=losses,
         compute=None if overlaps or not workers else fmean(workers) / row["steps"],
-        price=row["cost"] / duration if row.get("cost") and duration else None,
-        currency=row.get("currency") or "",
     )
     first_rank = os.environ.get("RANK", "0") == "0"
     return Watcher(prediction, start, first_rank if logs is None else logs)

@@ -20,11 +20,9 @@ from .telemetry import Settings, Telemetry, period
 # means beyond chance; the smallest change that matters to a decision.
 MEMORY, PRIOR, LEAST, CLEAR, RELEVANT = 64, 6.0, 0.01, 5.0, log(1.05)
 AVERAGE_SPREAD = 0.05  # of one average, at first: latency and bandwidth hardly vary
-DISTINCT = 1.2  # factor by which a straggler stands out among the workers
 BAND = log(1.1)  # around a reported level, beyond which the next report is due
 SLACK, ALARM, MOST = 0.5, 12.0, 3.0  # of Page's sums, in deviations; MOST: of one value
 FEW = 12  # fewest differences of values that show their deviation
-MINOR = 0.1  # share of the largest cause below which another is not mentioned
 
 
 class Level:
@@ -217,29 +215,17 @@ class Inputs:
             self._step_times[tau] = expected_max(laws, tau)
         return self._step_times[tau]
 
-    def causes(self, tau: int = 1) -> list[str]:
-        """Name the inputs outside their prediction (90 %), by their weight at `tau`.
-
-        Causes below `MINOR` of the first are left out. Workers slower than the others are
-        stragglers; a change that most workers share is a change of computing.
-        """
-        ratios = [level.mean / was for level, was in zip(self.compute, self.predicted, strict=True)]
-        middle = sorted(ratios)[(len(ratios) - 1) // 2]
-        typical, step = self.compute[ratios.index(middle)], max(self.predicted)
-        rows = [("computing takes", middle, typical.error, step)] + [
-            (f"worker {rank} straggles: its steps take", ratio, level.error, step)
-            for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True))
-            if ratio > DISTINCT * middle
-        ]
-        if self.average and self.averages.observed:
-            name = "the link (its latency or bandwidth): an average takes"
-            factor, error = self.averages.mean / self.average, self.averages.error
-            rows.append((name, factor, error, self.average / tau))
+    def causes(self) -> list[str]:
+        """Describe the slowest worker and an average, if outside their prediction (90 %)."""
+        slowest = max(range(len(self.compute)), key=lambda rank: self.compute[rank].mean)
         causes = []
-        for name, factor, error, seconds in rows:
-            low, high = factor * exp(-NORMAL * error), factor * exp(NORMAL * error)
+        for name, level, was in (
+            (f"a step of worker {slowest}", self.compute[slowest], self.predicted[slowest]),
+            ("an average over the link", self.averages, self.average),
+        ):
+            factor, wide = (level.mean / was if was else 1.0), exp(NORMAL * level.error)
+            low, high = factor / wide, factor * wide
             if not low <= 1 <= high:
-                text = f"{name} {factor:.3g} times as predicted ({USUAL}: {low:.3g} to {high:.3g})"
-                causes.append((abs(factor - 1) * seconds, text))
-        least = MINOR * max(causes, default=(0.0, ""))[0]
-        return [text for seconds, text in sorted(causes, reverse=True) if seconds >= least]
+                text = f"{factor:.3g} times as predicted ({USUAL}: {low:.3g} to {high:.3g})"
+                causes.append((abs(log(factor)), f"{name} takes {text}"))
+        return [text for _, text in sorted(causes, reverse=True)]

@@ -9,7 +9,7 @@ from paceline.simulator.results.intervals import NORMAL
 
 from .inputs import Inputs
 from .outlook import Outlook
-from .telemetry import Settings, Telemetry, period, written
+from .telemetry import Settings, Telemetry, written
 
 FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the remaining time that a change must save
@@ -66,7 +66,7 @@ class Model:
         if self._decided and not inputs.left(self._decided):  # the last choice still holds
             return None
         self._decided = inputs.state()
-        return self._choice(current, record, inputs.causes(period(settings)) or ["as predicted"])
+        return self._choice(current, record, inputs.causes() or ["as predicted"])
 
     def _choice(self, current: int, record: Telemetry, reasons: Sequence[str]) -> Decision | None:
         """Return the most profitable change, if it surely pays enough."""

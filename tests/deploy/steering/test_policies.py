@@ -215,7 +215,8 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     ]
     (decision,) = steers.log
     assert messages == [decision.sentence]
-    assert messages[0].startswith(f"tau = 16 becomes tau = {steers.settings['tau']}: the link")
+    first = f"tau = 16 becomes tau = {steers.settings['tau']}: an average over the link takes"
+    assert messages[0].startswith(first)
     with pytest.raises(InputError, match=r"4 workers, but there are 2 .* cluster.workers = 2"):
         controller(tmp_path / "run", workers=2)
 
