@@ -11,8 +11,6 @@ from typing import Any
 
 import psutil
 
-from . import namespaces
-
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """Cores that this process may use; counted here, so that a job need not load the simulator."""
@@ -78,32 +76,24 @@ def _processor() -> str:
 
 
 class ResourceUse:
-    """CPU seconds from now on: of this process, of the relay, and of all processes.
-
-    It also counts the bytes sent, if the process has its own network namespace.
-    """
+    """CPU seconds from now on: of this process, of the relay, and of all processes."""
 
     def __init__(self) -> None:
         self._relay = int(os.environ.get("PACELINE_RELAY", "0"))
         self._since, self._own = time.monotonic(), time.process_time()
         self._all = machine_cpu_seconds()
-        self._of_relay, self._before = process_cpu_seconds(self._relay), self._sent()
+        self._of_relay = process_cpu_seconds(self._relay)
 
     def own(self) -> float:
         """Return CPU seconds of this process."""
         return time.process_time() - self._own
 
     def machine(self) -> dict[str, Any]:
-        """Return CPU seconds of all processes and the relay, and bytes sent."""
+        """Return CPU seconds of all processes and the relay."""
         return {
             "host": boot_id(),
             "busy": machine_cpu_seconds() - self._all,
             "relay": process_cpu_seconds(self._relay) - self._of_relay,
-            "sent_bytes": self._sent() - self._before,
             "elapsed": time.monotonic() - self._since,
             "cores": CORES,
         }
-
-    def _sent(self) -> int:
-        """Return the bytes sent if this process has its own network namespace, else 0."""
-        return namespaces.counters()[1] if self._relay else 0

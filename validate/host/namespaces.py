@@ -119,16 +119,6 @@ def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
     return address, INTERFACE
 
 
-def counters(interface: str = INTERFACE) -> tuple[int, int]:
-    """Return bytes received and sent by this namespace's interface, with headers."""
-    for line in Folder("/proc/net/dev").read_text("ascii").splitlines():
-        name, _, numbers = line.partition(":")
-        if name.strip() == interface:
-            fields = numbers.split()
-            return int(fields[0]), int(fields[8])
-    raise ValueError(f"no interface {interface} in this namespace; call join() first")
-
-
 @cache
 def available() -> str:
     """Return "" if nodes can join on this machine, else the reason and a remedy."""

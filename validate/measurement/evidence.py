@@ -30,9 +30,9 @@ def evidence(
 
     `own_cpu`, `foreign_cpu`: shares of the cores used by the run and by other programs; `late`:
     share of collectives and messages that took longer than emulated; `observing`: share of the time
-    for snapshots; `sent_bytes`: total of the network namespaces' interfaces; `foreign_gpu`: share
-    of the GPUs' time that other programs used before or after; `disturbed`: share by which times
-    may be too long; `admitted`: whether the runs count, and if not the `reasons`.
+    for snapshots; `foreign_gpu`: share of the GPUs' time that other programs used before or after;
+    `disturbed`: share by which times may be too long; `admitted`: whether the runs count, and if
+    not the `reasons`.
     """
     loads = [_of_run(run) for run in runs]
     load = {key: max(one[key] for one in loads) for key in loads[0]}
@@ -83,7 +83,6 @@ def _of_run(run: MeasuredRun) -> dict[str, float]:
         "foreign_cpu": max(foreign for _, foreign in shares),
         "step": float((steps["end"] - steps["start"]).mean()) if len(steps) else 0.0,
         "late": sum(account.late for account in accounts) / collectives if collectives else 0.0,
-        "sent_bytes": sum(account.machine.get("sent_bytes", 0) for account in accounts),
         "observing": max(account.observing for account in accounts) / (duration or 1.0),
     }
 
