@@ -206,17 +206,11 @@ def _death_report(rank: int, state: int, job: Job) -> str:
     if TIMED_OUT in words and (rest := _unended(job.folder)):
         others += f", and {', '.join(_node_name(other, job) for other in rest)} still ran"
     task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
+    how = f"by signal {-state}" if state < 0 else f"with status {state}"
     return (
-        f"{_node_name(rank, job)} died {how(state)} during {task.algorithm.label} (seed "
+        f"{_node_name(rank, job)} died {how} during {task.algorithm.label} (seed "
         f"{task.seed}); {others}. Its log ends with:\n{words}"
     )
-
-
-def how(status: int | None) -> str:
-    """Describe how a process ended."""
-    if status is None:  # its status was collected elsewhere
-        return "of an unknown cause"
-    return f"by signal {-status}" if status < 0 else f"with status {status}"
 
 
 def _node_name(rank: int, job: Job) -> str:
