@@ -68,23 +68,6 @@ def test_a_disturbed_condition_is_measured_once_more(counts, times, tmp_path, mo
     assert len(made) == times
 
 
-def test_regret_is_that_of_picking_by_independent_draws():
-    def cost(**times):
-        """Return the regret of cells by their independent (predicted, measured) times."""
-        cells = [
-            cell(name, apart={"predicted": predicted, "measured": measured})
-            for name, (predicted, measured) in times.items()
-        ]
-        return statistics.conditions(cells)[0]["regret"]
-
-    actual = cost(a=(10, 12.0), b=(11, 11.0), c=(20, 10.0))
-    assert (actual["picked"], actual["best"]) == ("a", "c")
-    assert actual["value"] == pytest.approx(0.2)
-    assert cost(a=(10, 10.0), b=(11, 11.0))["value"] == 0.0
-    assert cost(a=(10, 10.0)) is None
-    assert cost(a=(10, None), b=(12, 12.0))["value"] is None
-
-
 def test_the_page_says_all_of_it(tmp_path):
     cells = [cell("a"), cell("b"), cell("c", counted=False, reasons=["others used 9 %"])]
     actual = Matrix(MACHINE, {"torch": "2"}, cells, {"kernel": "no TUN devices here"})

@@ -19,11 +19,9 @@ from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Scenario
 
 from ..calibration.profile import rounded
-from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET
 
-REGRET = 0.05  # most regret of a good pick
 SIDES = ("paired", "independent")  # run directories of predictions
 QUANTITIES = (PACE, TARGET)
 WEIGHT = 3  # weight of the mean over all programs, in programs of a family
@@ -88,27 +86,6 @@ def _interval(apart: Comparison, label: str, quantity: str) -> Row:
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
     inside = None if stated is None or measured is None else holds(stated, measured)
     return _brief(row) | {"interval90": stated, "inside": inside}
-
-
-def conditions(cells: Sequence[Cell]) -> list[Row]:
-    """Return a row per condition: rank correlations, and the pick's regret.
-
-    `kendall`: correlations of times to target, by the paired and the independent prediction;
-    `regret`: of the independent prediction, see `quantities.regret`; None without a choice.
-    """
-    rows = []
-    for name in dict.fromkeys(cell["condition"] for cell in cells):
-        members = [cell for cell in cells if cell["condition"] == name]
-        counted = [cell for cell in members if cell["counted"]]
-        paired = {cell["program"]: cell[TARGET] for cell in counted}
-        apart = {cell["program"]: cell["independent"][TARGET] for cell in counted}
-        kendall = {"paired": quantities.ranks(paired), "independent": quantities.ranks(apart)}
-        several = sum(row["predicted"] is not None for row in apart.values()) > 1
-        cost = quantities.regret(apart) if several else None
-        good = cost and cost["value"] is not None and cost["value"] <= REGRET
-        row = {"condition": name, "counted": len(counted), "of": len(members)}
-        rows.append(row | {"kendall": kendall, "regret": cost, "good": good})
-    return rows
 
 
 def summary(cells: Sequence[Cell]) -> list[Row]:

@@ -49,7 +49,6 @@ class Matrix:
             "machine": self.machine,
             "versions": self.versions,
             "summary": cells.summary(self.cells),
-            "conditions": cells.conditions(self.cells),
             "failed": self.failed,
             "cells": self.cells,
         }
