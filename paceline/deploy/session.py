@@ -474,11 +474,14 @@ def deploy(  # noqa: PLR0913
     folder = Path(plan) if isinstance(plan, str | Path) else None
     if adapt and (folder is None or not folder.is_dir()):
         raise InputError("adapt: needs a scenario to predict from; name the run folder of a pick")
+    if adapt and parameters.keys() - {"label"}:
+        raise InputError("adapt: the folder predicts other parameters; simulate with these first")
     if adapt and mesh is not None:
         raise InputError("adapt: a controller sees single processes, not islands; leave out adapt")
     session = Session(model, optimizer, plan, Options(parameters, seed, timeout, mesh))
     if adapt and folder:
         from .steering.attach import controller
 
-        session.steer(partial(controller, folder, session.place.workers, parameters))
+        label, workers = parameters.get("label"), session.place.workers
+        session.steer(partial(controller, folder, workers, label))
     return session

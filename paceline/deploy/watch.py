@@ -34,6 +34,7 @@ from .steering.inputs import FEW, MEMORY, Drift
 WINDOW, MOST_WINDOWS = 20, 10  # fewest steps of a window; most, for logs that show no round's end
 PAUSE, LONG = 3.0, 20.0  # median steps from which a gap, and a step, are not training
 ROOM = 1.1  # factor by which a loss may differ from those of all seeds, or from the law
+SEEDS = 3  # seeds for the prediction of a pick of tune
 RECENT = 8  # windows whose median predicts the rest
 STAND_INS = ("none", "bound", "quadratic")  # objectives whose losses are not the user's
 Amount = tuple[float, float, float]
@@ -340,6 +341,29 @@ def _loss_interval(
     return by_law
 
 
+def _predicted(
+    folder: Path, label: str | None
+) -> tuple[Scenario, Algorithm, Sequence[Run], Mapping[str, Any]]:
+    """Return an algorithm of a run folder with its predicted runs, and the row of their summary.
+
+    The pick of tune is simulated, because its folder has no curves.
+    """
+    from paceline.simulator.results import read
+    from paceline.simulator.studies.simulate import simulate
+
+    from .emit.emit import find
+
+    pick = find(folder, label, allow_paths=True)
+    scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
+    if (folder / "tune.json").is_file():
+        result = simulate(scenario, seeds=SEEDS)
+        return scenario, algorithm, result.runs, result.algorithms[0]
+    results = read.read(folder)
+    if not (runs := results.runs.get(label)):
+        raise InputError(f"{folder}: {label} did not finish; name another by label")
+    return scenario, algorithm, runs, results.rows[label]
+
+
 def _step_time(runs: Sequence[Run], row: Mapping[str, Any]) -> Amount:
     """Return the predicted seconds per step; without an interval, that of all seeds."""
     paces = [run.duration / run.steps for run in runs]
@@ -356,11 +380,9 @@ def watch(
     `start`: the steps before the first one here. `logs`: whether to log reports as warnings;
     default: in the process whose environment has RANK = 0 or no RANK. Raises InputError.
     """
-    from .steering.attach import predicted
-
     if not Path(plan).is_dir():
         raise InputError(f"{plan}: not a run folder; give one of paceline simulate or tune")
-    scenario, algorithm, runs, row = predicted(Path(plan), {"label": label} if label else {})
+    scenario, algorithm, runs, row = _predicted(Path(plan), label)
     target, totals = scenario.run.target_loss, list[float]()
     for run in runs:
         end = math.inf if target is None else crossing(run, target)

@@ -465,6 +465,8 @@ def test_what_cannot_be_steered_is_refused():
     net = Net()
     with pytest.raises(InputError, match="needs a scenario to predict from"):
         paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", adapt=True, tau=4)
+    with pytest.raises(InputError, match="simulate with these first"):
+        paceline.deploy(net, SGD(net.parameters(), lr=0.1), ".", adapt=True, tau=4)
     with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "ssgd") as session:
         assert session.decisions == []
         with pytest.raises(InputError, match="ssgd has no setting that can be changed"):

@@ -1,16 +1,14 @@
 """Steer a session: exchange data between ranks, and make its controller."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.results import read
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.scenario import Algorithm
 from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.simulate import simulate
 
@@ -22,23 +20,21 @@ from .telemetry import Settings, StepRecord, Telemetry, settings
 
 POWERS = [2**n for n in range(10)]  # powers of two to try around the pick's number
 AROUND = 4
-SEEDS = 3  # seeds for the prediction of a pick of tune
 EVERY = 16  # fewest steps between two exchanges of the ranks
 PAUSE = 20  # times the median step: above, the loop did something else, such as an evaluation
 LONGER = 3  # ratio of the simulated curves' steps to the pick's
 
 
 def controller(
-    folder: Path | str, workers: int | None = None, parameters: Mapping[str, Any] = {}
+    folder: Path | str, workers: int | None = None, label: str | None = None
 ) -> Controller:
-    """Make the controller for the pick of a run folder of simulate or tune.
+    """Make the controller for the pick of a run folder, or for its algorithm `label`.
 
-    `workers`: the number of the run, which must equal the prediction's. `parameters`: replace the
-    pick's; `label` among them names another algorithm. A pick of tune, or one with other
-    parameters, is simulated again for its prediction. Raises InputError if no setting can change,
-    or if the scenario has no loss to judge one.
+    `workers`: the number of the run, which must equal the prediction's. Raises InputError if no
+    setting can change, or if the scenario has no loss to judge one.
     """
-    scenario, algorithm, runs, _ = predicted(Path(folder), parameters)
+    pick = find(Path(folder), label, allow_paths=True)
+    scenario, algorithm = pick.scenario, pick.algorithm
     first = settings(algorithm.parameters)
     if not first:
         raise InputError(f"{folder}: adapt: {algorithm.label} has no setting to change")
@@ -52,41 +48,10 @@ def controller(
             f"{folder}: adapt: it predicts {count} workers, but there are {workers} processes; "
             f"start {count}, or simulate with cluster.workers = {workers}"
         )
-    steps = int(LONGER * max(run.steps for run in runs))
-    outlook = Outlook(scenario, algorithm, candidates(algorithm, first), steps)
+    alone = scenario.model_copy(update={"algorithm": (algorithm,)})
+    steps = scenario.run.steps or simulate(alone, seeds=1).runs[0].steps
+    outlook = Outlook(scenario, algorithm, candidates(algorithm, first), int(LONGER * steps))
     return Controller(first, Model(Inputs(scenario), outlook))
-
-
-class Forecast(NamedTuple):
-    """The predicted `runs` of an algorithm, and the `row` of their summary."""
-
-    scenario: Scenario
-    algorithm: Algorithm
-    runs: Sequence[Run]
-    row: Mapping[str, Any]
-
-
-def predicted(folder: Path, parameters: Mapping[str, Any] = {}) -> Forecast:
-    """Return the forecast for the pick of a run folder; `parameters`: see `controller`.
-
-    A pick of tune, or one with other parameters, is simulated, because the folder has no curves of
-    it. Raises InputError.
-    """
-    changes = dict(parameters)
-    pick = find(folder, changes.pop("label", None), allow_paths=True)
-    scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
-    if changes:
-        algorithm = configured(algorithm, changes)
-        scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
-    if changes or (folder / "tune.json").is_file():
-        result = simulate(scenario, seeds=SEEDS)
-        runs, row = result.runs, result.algorithms[0]
-    else:
-        results = read.read(folder)
-        runs, row = results.runs.get(label, []), results.rows[label]
-    if not runs:
-        raise InputError(f"{folder}: {label} did not finish; name another by label")
-    return Forecast(scenario, algorithm, runs, row)
 
 
 def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
