@@ -14,7 +14,6 @@ from ..results.columns import RESULT_COLUMNS, ResultColumn, in_question
 from ..results.intervals import USUAL
 from ..results.run import TIMES
 from ..results.statistics import human, number
-from ..studies.tune import regret
 from . import tables
 from .tables import Cell, Columns, Row, named, shares, times, toml
 
@@ -165,7 +164,7 @@ def distinct(result: "SweepResult") -> list[Row]:
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
-    """Tabulate the leading configurations of a search, and the cost of wrong inputs."""
+    """Tabulate the leading configurations of a search."""
     verdict, ranked = result.verdict, result.ranked
     parts = {one.label: one.candidate.part and one.candidate.part.name for one in ranked}
     also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference]
@@ -176,22 +175,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     about = {"objective": aim.name, "measure": aim.says, "unit": aim.unit}
     columns = tables.of_search(rows, about | {"verdict": verdict.json()})
     ranking = _table(rows, _beneath(columns), strong=verdict.pick)
-    regrets = [_regrets(result.regret)] if result.regret else []
-    return [ranking, *in_units(rows, first="configuration"), *regrets, *regret.notes(result.regret)]
-
-
-def _regrets(rows: Sequence[Row]) -> Table:
-    """Tabulate the cost of every candidate if an input is wrong."""
-    columns: dict[str, Cell] = {"% above the best\nof these, with": named}
-    for what in dict.fromkeys(world["input"] for world in rows):
-        worlds = [world for world in rows if world["input"] == what]
-        changes = ", ".join(f"{100 * world['change']:+z.0f} %" for world in worlds)
-        columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
-    return _table([{"label": label} for label in rows[0]["values"]], columns)
-
-
-def _regret(worlds: Sequence[Row], row: Row) -> str:
-    return ", ".join(regret.cost(world, row["label"]) for world in worlds)
+    return [ranking, *in_units(rows, first="configuration")]
 
 
 def fit(result: "FitResult") -> list[Table]:

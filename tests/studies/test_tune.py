@@ -29,7 +29,7 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.results.verdict import ALONE
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune import figures, ranking, regret
+from paceline.simulator.studies.tune import figures, ranking
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult, notes_of
@@ -108,22 +108,6 @@ def test_the_document_is_the_contract(grid):
     assert document["best"]["label"] == document["verdict"]["pick"]
     assert document["best"] in document["ranking"]
     assert [row["label"] for row in document["ties"]] == labels(grid.tied)
-
-
-def test_the_best_is_nobodys_worse_in_the_world_as_it_is(grid):
-    nominal = grid.regret[0]
-    assert nominal["input"] is None
-    assert len(grid.regret) == 5
-    assert all(min(row["regret"].values()) == 0 for row in grid.regret)
-
-
-def test_a_world_in_which_an_input_has_no_effect_is_not_run_again():
-    table = world({"ssgd": {"lr": [0.05, 0.1]}})
-    given = {"collective": "given", "duration": "40 ms"}
-    even = found(table | {"network": given}, seeds=2)
-    wide = found(table | {"network": given | {"bandwidth": "1 Mbit/s"}}, seeds=2)
-    assert even.regret[3]["values"] == even.regret[0]["values"]
-    assert wide.runs > even.runs
 
 
 def test_numbers_do_not_depend_on_the_number_of_processes(grid):
@@ -465,8 +449,7 @@ def test_blocks_grow_to_all_seeds():
 @pytest.mark.parametrize(
     "block", [0, *(pytest.param(value, marks=pytest.mark.nightly) for value in (1, 2, 3))]
 )
-def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
-    monkeypatch.setattr("paceline.simulator.studies.tune.tune.regrets", lambda *_: [])
+def test_no_unlucky_seed_costs_the_true_best_its_place(block):
     result = found(SEARCHES["luck"], seed=8 * block)
     means = {}
     for choice in result.ranked:
@@ -566,12 +549,10 @@ def test_all_that_diverge_and_what_never_gets_there():
     table["run"]["target_loss"] = 1e-3
     aimed = found(table, seeds=2)
     assert aimed.verdict.sentence == result.verdict.sentence
-    assert aimed.regret == []
     notes = [str(reason) for reason in aimed.verdict.reasons if reason.code == "note"]
     assert any(note.startswith(f"{aimed.best.candidate.label}: diverged") for note in notes)
     assert "edge" not in {reason.code for reason in aimed.verdict.reasons}
     alone = found(world({"ssgd": {"lr": [0.1]}}), seeds=2)
-    assert alone.regret == []
     assert len(terminal.tune(alone)) == 1
     assert set(figures.figures(alone.json())) == {"tune.png", "tune.svg"}
 
@@ -583,13 +564,6 @@ def test_a_note_about_a_run_that_was_cut_is_not_passed_on():
         best.scores[:] = [Score(5.0, 0.0, ran, ("never averaged",))]
         best = Contender(replace(best.candidate, family="ssgd"), best.scores)
         assert any("never averaged" in text for text in notes_of(tried, best)) == finite
-
-
-def test_a_regret_that_may_be_chance_is_marked():
-    row = {"input": None, "values": {"a": 1.0, "b": None}, "regret": {"a": 0.0, "b": None}}
-    assert (regret.cost(row, "a"), regret.cost(row, "b")) == ("0.0", "not reached")
-    chance = row | {"regret": {"a": 0.0, "b": 0.44}, "not_worse": ["b"]}
-    assert regret.cost(chance, "b", " %") == "~44.0 %"
 
 
 def test_bounds_are_not_tried():

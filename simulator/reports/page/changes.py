@@ -6,11 +6,13 @@ read only from the scenario's folder, and only below the working directory; noth
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...cluster import prices
 from ...errors import InputError, RunError
+from ...inputs.units import to_si
 from ...load.load import parse
 from ...results import wording
 from ...results.intervals import stated
@@ -19,8 +21,8 @@ from ...results.statistics import common_unit, format_loss, human
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve
 from ...studies import learning, links
-from ...studies.tune import regret
-from .parts import CHANGES, PageSection, PageTable
+from ...studies.tune.parts import scaled
+from .parts import PageSection, PageTable
 from .reading import FoundRun
 
 SHOWN = 3  # algorithms: the pick, the next, data-parallel training, or equally good others
@@ -87,7 +89,7 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
     caption = f"{measure} if steps take longer or shorter; the loss by steps stays the same"
     lead = _sentence(rows) if len(base) > 1 else ""
     table = PageTable(caption, ("with", *base), cells)
-    return PageSection(f"changes-{place}", CHANGES, lead, tables=[table])
+    return PageSection(f"changes-{place}", "What would change it", lead, tables=[table])
 
 
 def _parsed(opened: FoundRun, table: Mapping[str, Any]) -> Scenario:
@@ -137,7 +139,7 @@ def _changes(
     before = _paces(run, scenario, base)
     for what in ("bandwidth", "latency"):
         for factor, words in FACTORS.items():
-            table = regret.world(scenario.table, what, factor)
+            table = _changed(scenario.table, what, factor)
             if table != scenario.table:
                 after = _paces(run, _parsed(opened, table), base)
                 pairs = {label: (after[label], before[label]) for label in base}
@@ -153,6 +155,20 @@ def _changes(
     whole = scenario.run.target_loss is None and scenario.run.duration is None
     if isinstance(scenario.objective, LearningCurve) and whole:
         yield "twice the steps", {k: _longer(run, scenario, k, one) for k, one in base.items()}
+
+
+def _changed(table: Mapping[str, Any], what: str, by: float) -> dict[str, Any]:
+    """Return a scenario's table with `by` times the latency or the bandwidth."""
+    changed = deepcopy(dict(table))
+    lines = [changed["network"], *changed["network"].get("link", ())]
+    if what == "latency":
+        for line in lines:
+            keys = line.keys() & {"latency", "jitter", "duration"}
+            line.update({key: scaled(line[key], by) for key in keys})
+        return changed
+    for line in (one for one in [*lines, changed.get("server", {})] if "bandwidth" in one):
+        line["bandwidth"] = f"{to_si(line['bandwidth'], 'bandwidth') * by!r} B/s"
+    return changed
 
 
 def _paces(

@@ -8,8 +8,6 @@ from typing import Any
 from ...results.figures.chart import Chart, Panel
 from ..tables import Columns, Row
 
-CHANGES = "What would change it"
-
 
 @dataclass(frozen=True)
 class PageTable:

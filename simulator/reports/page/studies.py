@@ -10,9 +10,8 @@ from ...results.columns import ranked_by
 from ...results.statistics import format_loss, human, percent, with_unit
 from ...studies.sweep import figure
 from ...studies.tune import figures
-from ...studies.tune.regret import cost, notes
 from .. import tables
-from .parts import CHANGES, PageFigure, PageSection, PageTable
+from .parts import PageFigure, PageSection, PageTable
 
 QUANTITIES = {
     "seconds_per_step": ("time per step", human),
@@ -51,7 +50,7 @@ def comparison(document: Row, place: int) -> PageSection:
 
 def search(tune: Row, place: int) -> list[PageSection | None]:
     """Return the sections of a search."""
-    return [ranking(tune, place), sensitivity(tune, place), tradeoffs(tune, place)]
+    return [ranking(tune, place), tradeoffs(tune, place)]
 
 
 def ranking(tune: Row, place: int) -> PageSection:
@@ -90,33 +89,6 @@ def tradeoffs(tune: Row, place: int) -> PageSection | None:
     drawn = PageFigure.all_of(f"tradeoffs-{place}", axes, chart)
     lead = f"{chart.caption.capitalize()}."
     return PageSection(f"tradeoffs-{place}", "Trade-offs", lead, drawn, folded=True)
-
-
-def sensitivity(tune: Row, place: int) -> PageSection | None:
-    """Tabulate the cost of a wrong input for every candidate."""
-    worlds, pick = tune["regret"], tune["pick"]["label"]
-    if not worlds:
-        return None
-    heads = [
-        f"{world['input']} {100 * world['change']:+.0f}\N{NO-BREAK SPACE}%".replace("-", "−")
-        if world["input"]
-        else "as written"
-        for world in worlds
-    ]
-    rows = [
-        [label, *(cost(world, label, " %") for world in worlds)] for label in worlds[0]["values"]
-    ]
-    flipped = [
-        head
-        for head, world in zip(heads, worlds, strict=True)
-        if world["input"] and world["regret"].get(pick) != 0 and pick not in world["not_worse"]
-    ]
-    lead = "No other is surely better if latency or bandwidth is 20 % off."
-    if flipped:
-        lead = f"Another configuration is better with {', '.join(flipped)}."
-    table = PageTable("How much worse than the best of these", ("configuration", *heads), rows)
-    text = " ".join([lead, *notes(worlds)])
-    return PageSection(f"sensitivity-{place}", CHANGES, text, tables=[table])
 
 
 def sweep(document: Row, target: float | None, place: int) -> PageSection:

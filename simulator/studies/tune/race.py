@@ -258,15 +258,13 @@ class Race:
 class Search(Race):
     """The state of a search; `refused`: the reasons for refused combinations.
 
-    `study`: Optuna's study; `after`: the work after the search, counted in configurations, so that
-    one scale covers both.
+    `study`: Optuna's study.
     """
 
     seed: int = 0
     progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
     study: "Study | None" = None
-    after: int = 0
 
     def run(self, trials: int, first: Sequence[Point]) -> list[Contender]:
         """Try up to `trials` configurations, starting with `first`; all if there are no more."""
@@ -317,7 +315,7 @@ class Search(Race):
             # Runs that were cut are repeated, but count once.
             reached = max(reached, min(self._tried, len(self.refused) + done + runs / seeds))
             if self.progress:
-                self.progress(reached, total + self.after)
+                self.progress(reached, total)
 
         return say
 

@@ -48,8 +48,8 @@ class TuneResult(Display):
     """The result of `tune`.
 
     `ranked`: every configuration tried, the best first; `order`: the order of those not given up;
-    `regret`: the result of `regret.regrets`; `runs`: simulations that were needed, of which
-    `resumed` were stored before; `notes`: assumptions; `study`: Optuna's study.
+    `runs`: simulations that were needed, of which `resumed` were stored before; `notes`:
+    assumptions; `study`: Optuna's study.
     """
 
     space: Space
@@ -57,7 +57,6 @@ class TuneResult(Display):
     seeds: list[int]
     ranked: list[Contender]
     order: Order
-    regret: list[dict[str, Any]]
     refused: list[str]
     runs: int
     resumed: int
@@ -316,7 +315,6 @@ class TuneResult(Display):
             "best": self.rows([self.simplest])[0],  # the verdict's choice
             "ties": self.rows(self.tied),
             "ranking": self.rows(self.ranked),
-            "regret": self.regret,
             "notes": self.notes,
             "evaluations": len(self.ranked),
             "runs": self.runs,

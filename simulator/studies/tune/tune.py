@@ -1,7 +1,6 @@
 """`paceline tune`: choose algorithm and parameters before anything is deployed."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from ...errors import InputError
 from ...load.load import Programs, loaded, varied
 from ...results import statistics, store
 from ...results.figures import style
-from ...results.order import Order
 from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from ...scenario.tables import NoObjective
@@ -18,15 +16,13 @@ from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
-from .race import Contender, Search
-from .regret import CHANGES, regrets
+from .race import Search
 from .result import TuneResult, ended_short, notes_of
 from .runner import Runner, TuneDirectory, quiet
 from .space import Space, space
 
 TRIALS = 256
 FEWEST = 2  # fewest seeds of every configuration
-CANDIDATES = 5  # most configurations whose regret is computed
 
 
 def tune(  # noqa: PLR0913 - the options of the command
@@ -74,7 +70,6 @@ def tune(  # noqa: PLR0913 - the options of the command
         notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
         runner = Runner(aim, place)
         search = Search(tried, aim, runner, numbers, seed=seed, progress=progress)
-        search.after = 0 if aim.steps else CANDIDATES * len(CHANGES)
         contenders = search.run(trials, tried.first())
         if not contenders:
             reason = next(iter(search.refused.values()))
@@ -86,20 +81,10 @@ def tune(  # noqa: PLR0913 - the options of the command
         based = {label: rival for label, rival in models.items() if rival.basis}
         notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
         notes += ended_short(tried, ranked, aim.target)
-        close = closest(ranked, order)
-        timed = len(close) > 1 and not aim.steps  # after equal steps, a change moves times alone
-        ended = len(contenders) + len(search.refused)
-
-        def rest(done: float, runs: int) -> None:
-            if progress and runs:  # no change may have an effect
-                progress(ended + done / runs * search.after, ended + search.after)
-
-        runner.progress = rest
-        regret = regrets(search, close, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(
-            tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took, search.study
+            tried, aim, numbers, ranked, order, refused, *ran, notes, took, search.study
         )
         if place.directory:
             save(result, place.directory)
@@ -142,21 +127,6 @@ def plan(scenario: Scenario, objective: str | None) -> tuple[Space, TuningObject
     pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
     worlds = [varied(scenario, table=part.applied(scenario.table)) for part in pieces.values()]
     return tried, tuning_objective(scenario, objective, worlds), assumed
-
-
-def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
-    """Return the configurations whose regret is computed; empty if all diverged.
-
-    These are the best, those that may be as good, and the next few that ran with all seeds.
-    """
-    best = ranked[0]
-    if best.diverged:
-        return []
-    whole = (rival for rival in ranked[1:] if not rival.stopped)
-    rivals = [rival for rival in whole if rival.reached or not best.reached]
-    near = [rival for rival in rivals if rival.label in order.open]
-    close = [best, *near[: CANDIDATES - 2]]
-    return close + [rival for rival in rivals if rival not in close][: CANDIDATES - len(close)]
 
 
 def save(result: TuneResult, directory: TuneDirectory) -> None:
