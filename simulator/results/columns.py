@@ -1,7 +1,7 @@
 """The result columns that tables, sweeps and reports show.
 
 To add one, compute it in `statistics.summarise` and append it to columns.toml. It then appears in
-sweep.csv, sweep-seeds.csv and the sweep's JSON (the mean or median over seeds, and its interval),
+sweep.csv and the sweep's JSON (the mean or median over seeds, and its interval),
 in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the report page's table
 of results. `shown_in` limits these places.
 """

@@ -50,7 +50,7 @@ NAMES = (
     "events.csv",  # events of its nodes
     *(f"{n}.{e}" for n in FIGURES for e in FORMATS),
 )
-SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for e in FORMATS))
+SWEEP_NAMES = ("sweep.json", "sweep.csv", *(f"sweep.{e}" for e in FORMATS))
 SHOWN = 3  # differing keys that a refusal names
 REPLACE = "replace them with --overwrite (in Python: overwrite=True), or choose another --out"
 

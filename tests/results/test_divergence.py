@@ -112,7 +112,6 @@ def test_some_seeds_of_a_sweep():
     assert (good["diverged"], bad["diverged"]) == (0, 2)
     assert bad["final_loss"] is None
     assert bad["final_loss_low"] is None
-    assert [row["final_loss"] for row in found.seed_rows if row["label"] == "hot"] == [None, None]
     assert any("hot: diverged with some seeds" in note for note in found.notes)
     cells = {column.header: [*column.cells] for column in terminal.sweep(found).columns}
     assert cells["final\nloss"][1] == "diverged"

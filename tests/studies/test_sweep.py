@@ -11,7 +11,6 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,13 +21,9 @@ from paceline.simulator.load.document import override
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
-from paceline.simulator.results.columns import BY_KEY, RANKING, estimate_of
-from paceline.simulator.results.intervals import estimate, share
 from paceline.simulator.studies import executors
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
-from paceline.simulator.studies.sweep import table as tidy
-from paceline.simulator.studies.sweep.table import judged
 from tests.command_line.test_command_line import (
     SCENARIO,
     command,
@@ -184,28 +179,6 @@ def test_a_row_says_what_simulate_says(folder):
                     assert [row[f"{key}_low"], row[f"{key}_high"]] == list(map(near, ends))
 
 
-def test_rows_are_the_means_of_the_single_runs(folder):
-    result = paceline.sweep("test.toml", {"cluster.workers": [2, 3]}, seeds=4, seed=7)
-    assert [run["seed"] for run in result.seed_rows] == [7, 8, 9, 10] * 4
-    for row in result.records():
-        single = [
-            run
-            for run in result.seed_rows
-            if (run["cluster.workers"], run["label"]) == (row["cluster.workers"], row["label"])
-        ]
-        for name in BY_KEY:
-            if row[name] is not None:
-                values = [run[name] for run in single]
-                assert row[name] == pytest.approx(np.mean(values))
-                of_share = name in ("goodput", "useful_share", "final_accuracy")
-                actual = (share if of_share else estimate)(values)
-                ends = actual.interval if actual.of == "mean" else None
-                assert (row[f"{name}_low"], row[f"{name}_high"]) == (ends or (None, None))
-                assert estimate_of(row, name).interval == actual.interval
-        for shares in (row, *single):
-            assert sum(shares[name] for name in tidy.SHARES) == pytest.approx(1)
-
-
 def test_the_document_is_strict_and_the_files_agree_with_it(folder, capsys):
     arguments = (*GRID, "--set", "run.target_loss=0.001", "--json", "--jobs", 1)
     status, out, _ = run(capsys, "sweep", "test.toml", *arguments)
@@ -259,7 +232,7 @@ def test_what_is_the_same_is_computed_once(folder, capsys):
     arguments = ("--vary", "algorithm.local-sgd.tau=1,2,2", "--vary", "title=a,b")
     assert run(capsys, "sweep", "test.toml", *arguments, "--jobs", 1, "--out", "out")[0] == 0
     assert len(table("out")) == 12
-    assert len(lines("out")) == 3  # ssgd, and local-sgd twice
+    assert len(lines("out")) == 2
 
 
 # --- who computes it
@@ -273,7 +246,7 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
         "dask": ("--dask", address),
     }.items():
         assert run(capsys, "sweep", "cheap.toml", *GRID, "--out", out, *who)[0] == 0
-    for name in ("sweep.csv", "sweep-seeds.csv", "sweep.json", "sweep.png", "sweep.svg"):
+    for name in ("sweep.csv", "sweep.json", "sweep.png", "sweep.svg"):
         actual = {Path(out, name).read_bytes() for out in ("one", "two", "dask")}
         assert len(actual) == 1, name
 
@@ -522,35 +495,3 @@ def test_none_some_or_all_seeds_reach_the_target(taus):
         assert terminal.sweep(result).row_count == len(result.rows)
         if len(taus) == 1:
             assert [pick["decided"] for pick in result.picks] == [item != 1 for item in first]
-
-
-@given(
-    seeds=st.lists(
-        st.lists(st.one_of(st.none(), st.floats(1, 1e6)), min_size=3, max_size=3),
-        min_size=1, max_size=3,
-    ),
-    stated=st.sampled_from([None, [1.0, 9.0], [1.0, None]]),
-    model=st.booleans(),
-)  # fmt: skip
-def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, stated, model):
-    """Of losses that fall to a target, or never do, with an interval that is stated or not."""
-    table = CURVE | {"run": {"steps": 9, "target_loss": 3.0}, "algorithm": [{"name": "ssgd"}]}
-    table["network"] = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
-    drawn = {"errors": {"time_to_target_s": [0.5, 1.0, None], "final_loss": [0.9, 1.0, 1.1]}}
-    records = {
-        str(index): {
-            "runs": [
-                dict.fromkeys(RANKING, 2.0) | {"time_to_target_s": when, "duration_s": 2e6}
-                for when in seed
-            ],
-            "row": dict.fromkeys(RANKING), "stated": dict.fromkeys(RANKING[:2], stated),
-        } | (drawn if model else {})
-        for index, seed in enumerate(seeds)
-    }  # fmt: skip
-    actual = judged(parse(table, file="made up"), records)
-    often = [sum(when is not None for when in seed) for seed in seeds]
-    assert actual["measure"] == ("time_to_target_s" if any(often) else "days_at_equal_loss")
-    if actual["measure"] == "time_to_target_s":
-        assert often[int(actual["label"])] == max(often)
-    if len(seeds) == 1:
-        assert actual["decided"] == (often[0] in {0, 3})

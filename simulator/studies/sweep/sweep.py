@@ -1,5 +1,6 @@
 """`paceline sweep`: run a scenario at many points of its keys, and collect one table."""
 
+import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from ...objectives import plugins
 from ...results import statistics, store
 from ...results.figures import style
 from ...results.store import Destination
-from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.scenario import Scenario
 from .. import executors, size
 from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
 from . import figure, table
@@ -25,17 +26,17 @@ from .table import Record, SweepResult
 
 @dataclass(frozen=True)
 class SweepTask:
-    """One algorithm at one point, with all seeds."""
+    """A point, with all its algorithms and seeds."""
 
     scenario: Scenario
-    algorithm: Algorithm
     seeds: range
     point: Point
 
     def key(self, engine: str) -> str:
-        """Hash everything that determines the task's numbers."""
-        first = Task(self.algorithm, self.seeds.start, spans=0, engine=engine)
-        return f"{first.key(self.scenario)}-{len(self.seeds)}"
+        """Hash everything that determines the point's numbers."""
+        tasks = [Task(one, self.seeds.start, 0, engine) for one in self.scenario.algorithm]
+        keys = [*(task.key(self.scenario) for task in tasks), len(self.seeds)]
+        return hashlib.sha256(store.dump(keys)).hexdigest()[:32]
 
 
 def sweep(  # noqa: PLR0913 - the options of the command
@@ -58,7 +59,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
 
     Keys and values are those of `--set` ("algorithm.local-sgd.tau", "20 ms"); values may also be
     numbers, lists and dicts. The last key varies fastest. All points are checked before anything
-    runs, and equal runs at several points are computed once. The other options are those of
+    runs, and equal points are computed once. The other options are those of
     `simulate`. With `out`, everything finished stays there, so that the same call, or one with more
     points, computes only the rest. A table of other settings, or of other points than these, is
     replaced only if `overwrite`. Raises InputError.
@@ -68,22 +69,21 @@ def sweep(  # noqa: PLR0913 - the options of the command
         raise InputError("vary and points: both given; leave one out")
     chosen = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
     grids.check(chosen)
-    scenarios = _scenarios(scenario, chosen)
+    scenarios = table.labelled(_scenarios(scenario, chosen))
     execution = Execution(engine, jobs, dask)
     ranges = [seed_range(scenario, seeds, seed) for scenario in scenarios]
     for one in scenarios:
         demand_algorithms(one)
     if not force:
         size.demand(zip(scenarios, ranges, strict=True), execution)
-    triples = zip(chosen, scenarios, ranges, strict=True)
-    tasks = [SweepTask(one, a, of, point) for point, one, of in triples for a in one.algorithm]
+    tasks = [*map(SweepTask, scenarios, ranges, chosen)]
     how = {"seeds": seeds, "seed": seed, "engine": engine}
     stated = settings("sweep", scenario, points=chosen, **how)
     with executors.study(execution, store.SweepDirectory, stated, out, overwrite) as place:
         work = executors.Work(
             partial(run_tasks, execution),
             _description,
-            lambda block: len(block[0].seeds),
+            lambda block: len(block[0].seeds) * len(block[0].scenario.algorithm),
             plugins.versions(*(scenario.objective for scenario in scenarios)),
             lambda task: task.key(engine),
             # shuffled, so that the remaining time can be estimated early
@@ -130,22 +130,16 @@ def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
 def _description(tasks: Sequence[SweepTask]) -> str:
     (task,) = tasks
     point = ", ".join(f"{key}={value}" for key, value in task.point.items())
-    return f"{task.algorithm.label} with {point} ({statistics.seeds(task.seeds)})"
+    return f"{point} ({statistics.seeds(task.seeds)})"
 
 
 def run_tasks(execution: Execution, tasks: Sequence[SweepTask]) -> list[Record]:
     """Run tasks in this process."""
-    runs = (execution.run(one.scenario, one.algorithm, one.seeds) for one in tasks)
-    pairs = zip(tasks, runs, strict=True)
-    return [table.measured(task.scenario, of_task, execution) for task, of_task in pairs]
+    return [table.measured(task.scenario, task.seeds, execution) for task in tasks]
 
 
 def save(result: SweepResult, directory: store.SweepDirectory) -> None:
-    """Write the tables, the figure and sweep.json."""
-    files = {
-        "sweep.csv": table.csv_table(result.rows),
-        "sweep-seeds.csv": table.csv_table(result.seed_rows),
-    }
+    """Write the table, the figure and sweep.json."""
     document = {
         "scenario": result.json()["scenario"] | {"table": result.scenario.table},
         "vary": result.vary,
@@ -157,6 +151,7 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
         "versions": result.versions,
         "notes": result.notes,
     }
+    files = {"sweep.csv": table.csv_table(result.rows)}
     style.save(
         partial(figure.files, result),
         lambda figures: directory.replace({**files, **figures}, document),

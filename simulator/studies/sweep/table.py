@@ -1,16 +1,12 @@
-"""Make the tables of a sweep: one row per point and algorithm, and one per run."""
+"""Make the table of a sweep: one row per point and algorithm."""
 
 import json
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from operator import itemgetter
 from typing import Any
-
-import numpy as np
 
 from ...inputs import csv_files, messages
 from ...objectives import plugins
@@ -18,9 +14,7 @@ from ...objectives.build import bases
 from ...results import consumption, intervals, statistics, wording
 from ...results.columns import (
     BY_KEY,
-    RANKING,
     RESULT_COLUMNS,
-    STATED,
     SWEEP,
     ResultColumn,
     estimate_columns,
@@ -28,31 +22,18 @@ from ...results.columns import (
     ranked_by,
 )
 from ...results.figures.chart import Chart
-from ...results.order import MARGIN, Terms, order
-from ...results.prediction_interval import PACE
-from ...results.run import Run, diverged
-from ...results.verdict import (
-    EQUAL_LOSS,
-    NOTHING_KNOWN,
-    Compared,
-    Question,
-    Verdict,
-    conclude,
-    of_equal_tokens,
-    of_points,
-)
+from ...results.run import diverged
+from ...results.verdict import EQUAL_LOSS, Verdict, of_points
 from ...scenario.scenario import Scenario
 from .. import learning, links
 from ..display import Display, even, shown_columns, text
 from ..execution import Execution
-from ..result import Result, equal_tokens
+from ..result import Result
 from .points import Point, value
 
 Row = dict[str, Any]
 Record = dict[str, Any]
-"""The JSON-able numbers and notes of one algorithm at one point."""
-
-SHARES = ("compute_share", "wait_share", "communicate_share")
+"""The JSON-able rows, notes and verdict of one point."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,17 +42,16 @@ class SweepResult(Display):
 
     `points`: the values of every point by key. `rows`: for every point and algorithm its values,
     `label`, `program`, `engine`, `seeds`, and the means of `RESULT_COLUMNS` with 90 % intervals,
-    and any estimated medians. `seed_rows` has the single runs. None stands for missing values, such
-    as the mean time to a target that some seed never reached. `versions`: the versions on which the
-    numbers depend. `picks`: the verdict at every point, from `judged`; `bounds`: labels of
-    algorithms that are never picked. `resumed` counts the runs stored before. `loss_basis`: the
-    basis of the loss at all points; None if points differ, or have none.
+    and any estimated medians. None stands for missing values, such as the mean time to a target
+    that some seed never reached. `versions`: the versions on which the numbers depend. `picks`: the
+    verdict of `simulate` at every point; `bounds`: labels of algorithms that are never picked.
+    `resumed` counts the points stored before. `loss_basis`: the basis of the loss at all points;
+    None if points differ, or have none.
     """
 
     scenario: Scenario
     points: list[dict[str, Any]]
     rows: list[Row]
-    seed_rows: list[Row]
     notes: list[str]
     versions: dict[str, str]
     picks: list[Row]
@@ -104,10 +84,11 @@ class SweepResult(Display):
     @property
     def verdict(self) -> Verdict:
         """The answer: which algorithm is best, and at how many points."""
-        column = ranked_by(self.rows)
-        if any(pick["measure"] == EQUAL_LOSS for pick in self.picks):
+        column, measures = ranked_by(self.rows), {pick["measure"] for pick in self.picks}
+        if EQUAL_LOSS in measures:
             return of_points(self.picks, "days at equal loss", EQUAL_LOSS)
-        return of_points(self.picks, column.words, column.key)
+        words = "loss at the end of the shortest run" if measures == {"loss"} else column.words
+        return of_points(self.picks, words, column.key)
 
     def _table(self) -> list[dict[str, str]]:
         columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
@@ -145,55 +126,34 @@ def _cell_of(row: Row, column: ResultColumn) -> str:
     return wording.cell(estimate_of(row, column.key), column.unit) if has_value else "-"
 
 
-def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Record:
-    """Return the record of the runs of one algorithm, JSON-able.
-
-    The means are those of `paceline simulate`; missing values are None. `errors`: draws of a
-    column's relative error; `margin`: the share of the loss within which others are equivalent.
-    """
-    (algorithm,) = (one for one in scenario.algorithm if one.label == runs[0].label)
-    scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
-    missed: Any = links.time_error_models(scenario, {algorithm.label: runs}, execution)
-    result = Result(scenario, [run.seed for run in runs], [*runs], links=missed)
-    (summary,) = result.algorithms
-    stated, target = summary.get("interval90", {}), scenario.run.target_loss
-    numbers = [_numbers(result, run) for run in runs]
-    notes = dict.fromkeys(note for run in runs for note in run.notes)
-    rests = (learning.rest(model) for model in result.loss_models.values())
+def measured(scenario: Scenario, seeds: range, execution: Execution) -> Record:
+    """Simulate the algorithms of a point; return their rows, notes, and its verdict."""
+    groups = {one.label: execution.run(scenario, one, seeds) for one in scenario.algorithm}
+    missed: Any = links.time_error_models(scenario, groups, execution)
+    runs = [run for same in groups.values() for run in same]
+    result = Result(scenario, [*seeds], runs, links=missed)
+    # notes that points may share; the step of divergence differs by run
+    notes = [(run.label, note) for run in runs for note in run.notes]
+    notes = [pair for pair in notes if not pair[1].startswith("diverged")]
+    models = result.loss_models.items()
+    notes += [(label, f"basis of its loss: {learning.rest(model)}") for label, model in models]
     record = {
-        "engine": summary["engine"],
-        "row": _summarised(summary, numbers, scenario.heavy_tailed)
-        | {"diverged": sum(map(diverged, runs))},
-        "stalled": any(run.stall for run in runs),
-        "runs": [{"seed": run.seed, **of} for run, of in zip(runs, numbers, strict=True)],
-        # notes that points may share; the step of divergence differs by run
-        "notes": [
-            *(note for note in notes if not note.startswith("diverged")),
-            *(f"basis of its loss: {rest}" for rest in rests),
-        ],
-        "stated": {name: stated.get(key) for name, key in STATED.items()},
+        "rows": [_row(result, summary) for summary in result.algorithms],
+        "notes": [*dict.fromkeys(notes)],
+        "pick": result.pick,
     }
-    if errors := result.errors.get(algorithm.label):
-        drawn = {
-            "final_loss": errors.of_loss(runs, math.inf),
-            PACE: errors.times,
-        }
-        if target is not None:
-            drawn["time_to_target_s"] = errors.to_target(runs, target)
-        record["errors"] = {
-            key: [float(f"{x:.6g}") for x in factors]
-            for key, factors in drawn.items()
-            if factors is not None
-        }
-        record["margin"] = errors.worth(runs, math.inf)
     return dict(statistics.jsonable(record))
 
 
-def _summarised(summary: Mapping[str, Any], numbers: Sequence[Row], heavy: bool) -> Row:
-    """Return a row of means with the intervals of `simulate`."""
-    row: Row = {}
+def _row(result: Result, summary: Mapping[str, Any]) -> Row:
+    """Return an algorithm's row of means with the intervals of `simulate`."""
+    heavy, runs = result.scenario.heavy_tailed, result.groups[summary["label"]]
+    (algorithm,) = (one for one in result.scenario.algorithm if one.label == summary["label"])
+    singles = [statistics.jsonable(result.statistics_of(algorithm, [run])) for run in runs]
+    row: Row = {"label": summary["label"], "program": summary["name"]}
+    row |= {"engine": summary["engine"], "seeds": len(runs)}
     for column in RESULT_COLUMNS:
-        values = [of_run[column.key] for of_run in numbers]
+        values = [column.of_summary(single | {"cost": None}) for single in singles]
         row[column.key] = column.of_summary(summary)
         row |= estimate_columns(column.key, column.over_seeds(summary, values, heavy))
         if column.key == "time_to_target_s":
@@ -203,114 +163,44 @@ def _summarised(summary: Mapping[str, Any], numbers: Sequence[Row], heavy: bool)
         for key, amount in (summary[until] or {}).items():
             row |= {f"{key}{ending}": amount["mean"]}
             row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
-    return row | {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
-
-
-def _numbers(result: Result, run: Run) -> Row:
-    """Return `RESULT_COLUMNS` and `SHARES` of one run of an algorithm's result."""
-    (algorithm,) = result.scenario.algorithm
-    summary = statistics.jsonable(result.statistics_of(algorithm, [run]))
-    summary["cost"] = consumption.used(result.scenario, run, run.duration).get("cost")
-    numbers = {column.key: column.of_summary(summary) for column in RESULT_COLUMNS}
-    shares = {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
-    return numbers | dict.fromkeys(SHARES) | shares
+    row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
+    return row | {"diverged": sum(map(diverged, runs))}
 
 
 def collected(
     base: Scenario,
     points: Sequence[Point],
     scenarios: Sequence[Scenario],
-    records: Iterable[Record],
+    records: Sequence[Record],
     resumed: int,
 ) -> SweepResult:
-    """Make tables of the records, in the order of points and algorithms."""
+    """Make a table of the records, in the order of points and algorithms."""
     values = [{key: value(text) for key, text in point.items()} for point in points]
-    rows, seed_rows, picks = list[Row](), list[Row](), list[Row]()
-    count: Counter[tuple[str, str]] = Counter()
-    left, bounds = iter(records), set[str]()
-    for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
-        by_label = {name: next(left) for name in names}
-        for (label, record), algorithm in zip(by_label.items(), scenario.algorithm, strict=True):
-            head = {"label": label, "program": algorithm.name, "engine": record["engine"]}
-            rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
-            seed_rows += [point | head | run for run in record["runs"]]
-            count.update((label, note) for note in record["notes"])
-            bounds |= {label} if algorithm.bound else set()
-        pairs = zip(by_label.items(), scenario.algorithm, strict=True)
-        trained = {label: record for (label, record), one in pairs if not one.bound}
-        picks.append(dict(statistics.jsonable(judged(scenario, trained))))
-    warnings = [*base.notes, *notes(rows, count)]
-    versions = plugins.versions(*(scenario.objective for scenario in scenarios))
+    pairs = [*zip(values, records, strict=True)]
+    rows = [point | row for point, record in pairs for row in record["rows"]]
+    count = Counter(tuple(pair) for record in records for pair in record["notes"])
+    every = [algorithm for scenario in scenarios for algorithm in scenario.algorithm]
     based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
-        base, values, even(rows), even(seed_rows), warnings, versions, picks, sorted(bounds),
-        resumed, based.pop() if len(based) == 1 else None,
-    )  # fmt: skip
-
-
-def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
-    """Return the verdict on records by label: the keys of `pick`.
-
-    The measure is the first of `columns.RANKING` that some record has with every seed, or with most
-    seeds. After equal tokens it is the time at equal loss instead of the loss, as in `simulate`.
-    Stalled records are left out; `label` is None if none is left.
-    """
-    left = {label: record for label, record in records.items() if not record.get("stalled")}
-
-    def column(key: str, where: str = "") -> dict[str, list[float]]:
-        """Return a column by label; infinite if it, or `where`, is missing."""
-        return {
-            label: [math.inf if run[where or key] is None else run[key] for run in record["runs"]]
-            for label, record in left.items()
-        }
-
-    measures = (key for key in RANKING if np.isfinite([*chain(*column(key).values())]).any())
-    if (measure := next(measures, None)) is None:
-        return {"label": None, "decided": False, "alternatives": [], "ties": [], "measure": None}
-    scores = at_least = column(measure)
-    if measure == "time_to_target_s":
-        at_least = column("duration_s", "final_loss")
-    compared, of_loss = Compared(scores, _drawn(left, measure)), measure == "final_loss"
-    margins = [record.get("margin", MARGIN) for record in left.values() if of_loss]
-    terms = Terms(
-        scenario.deterministic, scenario.heavy_tailed and not of_loss, min(margins, default=MARGIN)
+        base,
+        values,
+        even(rows),
+        [*base.notes, *notes(rows, count)],
+        plugins.versions(*(scenario.objective for scenario in scenarios)),
+        [record["pick"] for record in records],
+        sorted({algorithm.label for algorithm in every if algorithm.bound}),
+        resumed,
+        based.pop() if len(based) == 1 else None,
     )
-    known = NOTHING_KNOWN._replace(exact=terms.exact, heavy=scenario.heavy_tailed)
-    if of_loss and equal_tokens(scenario) and _ended(scores):
-        trained = (algorithm.name for algorithm in scenario.algorithm if not algorithm.bound)
-        known = known._replace(names=dict(zip(records, trained, strict=False)))
-        times = Compared(column("duration_s"), _drawn(left, PACE))
-        return of_equal_tokens(compared, times, margins, known).keys
-    ranking = order(scores, at_least, terms=terms, factors=compared.factors)
-    ranking = ranking.as_in({k: estimate_of(one["row"], measure) for k, one in left.items()})
-    ranking = ranking.stating(ranking.best, left[ranking.best].get("stated", {}).get(measure))
-    column_ = BY_KEY[measure]
-    question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)
-    return conclude(question, ranking, compared, known._replace(heavy=terms.heavy)).keys
 
 
-def _drawn(records: Mapping[str, Record], key: str) -> dict[str, np.ndarray]:
-    """Return draws of a column's relative error by label, for records that have an error."""
-    errors = {label: record.get("errors", {}).get(key) for label, record in records.items()}
-    return {
-        label: np.array([math.inf if factor is None else factor for factor in drawn])
-        for label, drawn in errors.items()
-        if drawn
-    }
-
-
-def _ended(losses: Mapping[str, Sequence[float]]) -> bool:
-    """Return whether some algorithm ended every run with a finite loss."""
-    return any(np.isfinite(values).all() for values in losses.values())
-
-
-def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
-    """Return the labels of every point's algorithms, the same where possible.
+def labelled(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Return the scenarios of points with the same labels, where possible.
 
     An algorithm whose label names a varied value ("local-sgd tau=4") has its program's name.
     """
     if len({tuple(one.name for one in scenario.algorithm) for scenario in scenarios}) > 1:
-        return [[algorithm.label for algorithm in scenario.algorithm] for scenario in scenarios]
+        return [*scenarios]
     columns = zip(*(scenario.algorithm for scenario in scenarios), strict=True)
     common = [
         column[0].label if len({cell.label for cell in column}) == 1 else column[0].name
@@ -318,7 +208,13 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
     ]
     twice = {name for name in common if common.count(name) > 1}
     names = [f"{name} [{at}]" if name in twice else name for at, name in enumerate(common)]
-    return [names for _ in scenarios]
+
+    def renamed(scenario: Scenario) -> Scenario:
+        pairs = zip(scenario.algorithm, names, strict=True)
+        algorithm = tuple(one.model_copy(update={"label": name}) for one, name in pairs)
+        return scenario.model_copy(update={"algorithm": algorithm})
+
+    return [*map(renamed, scenarios)]
 
 
 def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
