@@ -60,7 +60,7 @@ def test_two_planted_keys_come_back_exactly_without_noise(tmp_path):
 
 
 def test_planted_keys_lie_in_the_intervals_where_times_are_random(tmp_path):
-    """Numbers of other seeds, with their standard errors, as a measurement would give them."""
+    """Numbers of other seeds, with their errors, as a measurement would give them."""
     random = {"dist": "exponential", "mean": "300 ms"}
     true = world(
         cluster={"workers": 4, "compute": random},
@@ -71,9 +71,9 @@ def test_planted_keys_lie_in_the_intervals_where_times_are_random(tmp_path):
     text += 'network.bandwidth = "1 Mbit/s to 1 Gbit/s"\n'
     for label, row in zip(("ssgd", "local"), measured, strict=True):
         pace = row["seconds_per_step"]
-        error = (pace["ci95"][1] - pace["mean"]) / 2.36
+        error = 1.645 * (pace["ci95"][1] - pace["mean"]) / 2.36
         text += f'[[target]]\nnumber = "algorithm.{label}.seconds_per_step"\n'
-        text += f"value = {pace['mean']}\nstandard_error = {error}\n"
+        text += f"value = {pace['mean']}\ntolerance = {error}\n"
     start = {"dist": "exponential", "mean": "900 ms"}
     actual = fit(world(cluster={"workers": 4, "compute": start}), written(tmp_path, text), seeds=8)
     for row, planted in zip(actual.keys, (300, 40), strict=True):
@@ -90,24 +90,20 @@ def test_a_whole_number_comes_back(tmp_path):
 
 
 @looped(
-    ("keys", "sentence"),
+    ("keys", "free"),
     [
-        ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"},
-         "cluster.compute and network.latency are not determined separately"),
-        ({"network.bandwidth": "1 Mbit/s to 1 Gbit/s", "model.parameters": "1000 to 100_000_000"},
-         "network.bandwidth and model.parameters are not determined separately"),
-        ({"network.latency": "1 ms to 300 ms", "optimizer.lr": "0.01 to 1"},
-         "optimizer.lr is not determined"),
+        ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"}, 2),
+        ({"network.bandwidth": "1 Mbit/s to 1 Gbit/s", "model.parameters": "1000 to 1e8"}, 2),
+        ({"optimizer.lr": "0.01 to 1", "network.bandwidth": "1 Mbit/s to 1 Gbit/s"}, 1),
     ],
 )  # fmt: skip
-def test_what_no_target_determines_is_named(keys, sentence, tmp_path):
+def test_what_no_target_determines_is_named(keys, free, tmp_path):
     text = "[keys]\n" + "".join(f'"{key}" = "{value}"\n' for key, value in keys.items())
     # so little latency that the ratio alone decides
     quick = world(network={"latency": "0 s", "bandwidth": "100 Mbit/s"})
     actual = fit(quick, written(tmp_path, text + target(STEP, 1.0)))
-    assert sentence in " ".join(actual.undetermined)
-    free = [row["key"] for row in actual.keys if row["interval"] is None]
-    assert free == [key for key in keys if key in " ".join(actual.undetermined)]
+    assert actual.undetermined == [*keys][:free]
+    assert actual.sentences[0].startswith(" and ".join([*keys][:free]))
     assert all(row["verdict"] == "met" for row in actual.fitted)
 
 
@@ -120,11 +116,10 @@ def alone():
 @settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(value=st.floats(1e-3, 1e3), tolerance=st.floats(1e-6, 10), split=st.booleans())
-def test_a_target_held_out_changes_nothing(value, tolerance, split, tmp_path):
-    held = target(LOCAL, value, tolerance, "" if split else "hold_out = true")
-    pattern = 'hold_out = ["*.local.*"]\n' if split else ""
-    file = written(tmp_path, pattern + COMPUTE + target(STEP, 0.9) + held)
+@given(value=st.floats(1e-3, 1e3), tolerance=st.floats(1e-6, 10))
+def test_a_target_held_out_changes_nothing(value, tolerance, tmp_path):
+    held = target(LOCAL, value, tolerance, "hold_out = true")
+    file = written(tmp_path, COMPUTE + target(STEP, 0.9) + held)
     actual = fit(world(), file).json()
     assert actual["keys"] == alone()["keys"]
     assert actual["fitted"] == alone()["fitted"]
@@ -148,7 +143,7 @@ def test_what_cannot_be_met_is_left_unexplained(tmp_path):
     text = MOVING + target(STEP, 0.5, 0.1) + target(LOCAL, 0.9, 0.1)
     text += target("algorithm.ssgd.breakdown.compute", 5)
     actual = fit(world(), written(tmp_path, text))
-    assert actual.fitted[2]["verdict"] == "out of reach"
+    assert actual.fitted[2]["verdict"] == "missed"
     assert actual.unexplained["widened"] > 1
     assert "targets are missed" in actual.sentences[-1]
     assert "algorithm.ssgd.breakdown.compute" in actual.sentences[-1]
@@ -212,7 +207,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     ("text", "reason"),
     [
         ('[keys]\n"optimizer.lr" = "0.01 to 1"\n' + target(STEP, 1), "at all values of the keys"),
-        (MOVING + target(STEP, "1e6"), "out of reach"),
         (MOVING + target("algorithm.ssgd.loss.last", 1), "no value at any tried point"),
     ],
 )

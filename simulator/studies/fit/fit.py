@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, isfinite, log2, nan
+from math import ceil, log2, nan
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ SETTLED = 1e-4  # step (share of the range) and relative gain below which a sear
 ABSENT = 1e3  # residual of a number without a value, such as a loss that is never reached
 EDGE = 0.005  # share of a range: if closer to an end, the fit may lie beyond it
 FREE = 0.5  # a key whose interval is this wide (half width, share of range) is undetermined
-PART = 0.01  # a key with this share in free directions is undetermined
+FLAT = 1e-3  # least derivative in a direction, so that its interval is finite
 
 Reading = list[float]
 """A number over all seeds, then for every seed."""
@@ -100,8 +100,10 @@ class FitResult:
     def sentences(self) -> list[str]:
         """Sentences on keys and targets that the fit leaves open."""
         ends = [row["key"] for row in self.keys if row["at_end"]]
+        free, anywhere = " and ".join(self.undetermined), "the targets allow half the range or more"
+        are = "are" if len(self.undetermined) > 1 else "is"
         return [
-            *(f"{sentence}." for sentence in self.undetermined),
+            *([f"{free} {are} not determined: {anywhere}."] if free else []),
             *(f"{key} is at an end of its range: widen it, or question the model." for key in ends),
             self.unexplained["sentence"],
         ]
@@ -133,7 +135,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     `targets`: a TOML file of keys with ranges and of numbers with tolerances; see
     docs/how-to/fit-a-scenario.md. Targets held out are only predicted. The other options are those
     of `simulate`. With `out`, the results of simulations stay there, so that the same call resumes.
-    Raises InputError, also if no key moves some target, or no target is within reach.
+    Raises InputError, also if no key moves some target.
     """
     base = loaded(scenario)
     file = Path(targets)
@@ -286,46 +288,24 @@ class _Search:
         return min((first, end), key=cost)
 
     def result(self, base: Scenario, count: Callable[[], int]) -> FitResult:
-        """Search, and return the values. Raises InputError if no target is within reach."""
+        """Search, and return the values."""
         best = self.best()
-        reach = {target.label: self._reach(target) for target in self.used}
-        if not any(_within(target, *reach[target.label]) for target in self.used):
-            listed = "; ".join(
-                f"{target.label} should be {statistics.number(target.value)}, but is "
-                f"{' to '.join(map(statistics.number, reach[target.label]))}"
-                for target in self.used
-            )
-            raise InputError(
-                f"{self.file}: out of reach within these ranges: {listed}; widen the ranges"
-            )
         residuals, freedom = self.residuals(self.used, [best])[0], len(self.used) - len(best)
         reduced = float(residuals @ residuals) / freedom if freedom > 0 else nan
         widened = float(np.fmax(1.0, reduced**0.5))
-        covariance, free = self._uncertainty(best, widened)
-        fitted = [
-            self._row(target, best) | {"reach": [*reach[target.label]]} for target in self.used
-        ]
-        for target, row in zip(self.used, fitted, strict=True):
-            if not _within(target, *reach[target.label]):
-                row["verdict"] = "out of reach"
+        covariance = self._covariance(best, widened)
+        pairs = zip(self.keys, best, covariance.diagonal(), strict=True)
+        keys = [self._key_row(name, float(x), float(variance)) for name, x, variance in pairs]
+        fitted = [self._row(target, best) for target in self.used]
         missed = [row for row in fitted if row["verdict"] != "met"]
         missed.sort(key=lambda row: -abs(row["residual"]))
-        shares = (free**2).sum(axis=0)
         return FitResult(
             base,
             str(self.file),
-            [
-                self._key_row(name, float(place), float(variance) if share <= PART else nan)
-                for name, place, variance, share in zip(
-                    self.keys, best, covariance.diagonal(), shares, strict=True
-                )
-            ],
+            keys,
             fitted,
-            [
-                self._row(target, best) | self._predicted(target, best, covariance, free)
-                for target in self.held
-            ],
-            _undetermined([*self.keys], shares),
+            [self._predicted(target, best, covariance) for target in self.held],
+            [row["key"] for row in keys if row["interval"] is None],
             {
                 "targets": [row["target"] for row in missed],
                 "reduced_chi2": reduced,
@@ -336,30 +316,22 @@ class _Search:
             list(self.seeds),
         )
 
-    def _uncertainty(self, best: np.ndarray, widened: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the covariance of positions in determined directions, and the other directions.
+    def _covariance(self, best: np.ndarray, widened: float) -> np.ndarray:
+        """Return the covariance of positions; it is huge in directions that no target determines.
 
-        The other directions are rows of length 1, which no target determines. Residuals have the
-        variance 1, times `widened` squared, plus the variance over seeds.
+        Residuals have the variance 1, times `widened` squared, plus the variance over seeds.
         """
         jacobian = self.jacobian(self.used, best)
+        jacobian = np.pad(jacobian, ((0, max(0, len(best) - len(jacobian))), (0, 0)))
         scale = np.array([target.tolerance / NORMAL for target in self.used])
         by_seed = self.at(self.used, [best])[0, :, 1:] / scale[:, None]
-        noise = np.zeros((len(scale), len(scale)))
+        variance = np.eye(len(jacobian)) * widened**2
         if (several := by_seed.shape[1]) > 1:
-            noise = np.nan_to_num(np.cov(by_seed).reshape(noise.shape) / several)
-        _, sizes, directions = np.linalg.svd(jacobian, full_matrices=True)
-        sure = np.pad(sizes, (0, len(directions) - sizes.size)) > NORMAL * widened / FREE
-        back = np.zeros((len(best), len(scale)))
-        if sure.any():
-            back = directions[sure].T @ np.linalg.pinv(jacobian @ directions[sure].T)
-        covariance = back @ (np.eye(len(scale)) * widened**2 + noise) @ back.T
-        return covariance, directions[~sure]
-
-    def _reach(self, target: Target) -> tuple[float, float]:
-        values = [one[0] for (_, label), one in self.readings.items() if label == target.label]
-        finite = [x for x in values if np.isfinite(x)]
-        return min(finite), max(finite)
+            noise = np.atleast_2d(np.cov(by_seed)) / several
+            variance[: len(scale), : len(scale)] += np.nan_to_num(noise)
+        left, sizes, directions = np.linalg.svd(jacobian, full_matrices=False)
+        back = (directions.T / np.maximum(sizes, FLAT)) @ left.T
+        return np.asarray(back @ variance @ back.T)
 
     def _row(self, target: Target, best: np.ndarray) -> dict[str, Any]:
         """Return the result for a target."""
@@ -371,15 +343,13 @@ class _Search:
         return row | {"residual": off, "verdict": "met" if abs(off) <= 1 else "missed"}
 
     def _predicted(
-        self, target: Target, best: np.ndarray, covariance: np.ndarray, free: np.ndarray
+        self, target: Target, best: np.ndarray, covariance: np.ndarray
     ) -> dict[str, Any]:
-        """Return the interval of a held-out target; None if it needs an undetermined key."""
+        """Return the result for a held-out target, with an interval."""
         row = self._row(target, best)
         slope = self.jacobian([target], best)[0] * target.tolerance / NORMAL
-        if (np.abs(free @ slope) * FREE > target.tolerance).any():
-            return {"interval": None}
         half = NORMAL * np.hypot((slope @ covariance @ slope) ** 0.5, row["standard_error"] or 0.0)
-        return {"interval": [row["found"] - half, row["found"] + half]}
+        return row | {"interval": [row["found"] - half, row["found"] + half]}
 
     def _key_row(self, name: str, place: float, variance: float) -> dict[str, Any]:
         limits = self.keys[name]
@@ -389,26 +359,10 @@ class _Search:
             "value": value,
             "unit": limits.unit,
             "text": limits.text(value),
-            "interval": [limits.at(place - half), limits.at(place + half)]
-            if isfinite(half)
-            else None,
+            "interval": [*map(limits.at, (place - half, place + half))] if half < FREE else None,
             "range": [limits.low, limits.high],
-            "scale": "log" if limits.log else "linear",
             "at_end": min(place, 1 - place) < EDGE,
         }
-
-
-def _within(target: Target, low: float, high: float) -> bool:
-    return low - target.tolerance <= target.value <= high + target.tolerance
-
-
-def _undetermined(keys: Sequence[str], shares: np.ndarray) -> list[str]:
-    """Return a sentence for every key or group of keys that no target determines."""
-    alone = [key for key, share in zip(keys, shares, strict=True) if share >= 1 - PART]
-    mixed = [key for key, share in zip(keys, shares, strict=True) if PART < share < 1 - PART]
-    anywhere = "is not determined: any value in its range meets the tolerances"
-    together = [f"{' and '.join(mixed)} are not determined separately"] if mixed else []
-    return [f"{key} {anywhere}" for key in alone] + together
 
 
 def _unexplained(count: int, missed: Sequence[Mapping[str, Any]], widened: float) -> str:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from ...errors import InputError
 from ...inputs import messages, paths
 from ...load.document import read_toml
 from ...load.load import load, varied
-from ...results.intervals import NORMAL
 from ...scenario.scenario import Scenario
 from ..numbers import Number, Range, quantity, read_range
 
@@ -27,28 +25,24 @@ Keys = Mapping[str, Range]
 """The ranges of keys that may move, by key."""
 
 
-class _Shared(BaseModel):
-    """Settings that one target, or a whole file, may have."""
-
+class _Target(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
-    number: str | None = None
+    number: str
+    value: Quantity
     tolerance: Quantity | None = None
-    standard_error: Quantity | None = None
+    name: str | None = None
     scenario: str | None = None
     sets: list[str] = Field(default=[], alias="set")
-
-
-class _Target(_Shared):
-    value: Quantity
-    name: str | None = None
     hold_out: bool = False
 
 
-class _File(_Shared):
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
     keys: dict[str, str] = Field(min_length=1, max_length=MOST)
     target: list[_Target] = Field(min_length=1, max_length=MOST)
-    hold_out: list[str] = []
+    tolerance: Quantity | None = None
 
 
 @dataclass(frozen=True)
@@ -97,16 +91,12 @@ class Target:
 
 def read(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
     """Return the keys and targets of a file, for a scenario. Raises InputError."""
-    stated, variants = _stated(file), dict[tuple[str, ...], Scenario]()
+    stated, variants = _stated(file), dict[Any, Scenario]()
     keys = {name: _range(file, name, text) for name, text in stated.keys.items()}
     targets = [_target(file, stated, target, base, variants) for target in stated.target]
     labels = [target.label for target in targets]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise InputError(f"{file}: two targets are called {twice[0]}; give each a different name")
-    for pattern in stated.hold_out:
-        if not any(fnmatchcase(label, pattern) for label in labels):
-            near = messages.nearest(pattern, labels, "targets")
-            raise InputError(f"{file}: hold_out: no target is called {pattern}; {near}")
     if all(target.held for target in targets):
         raise InputError(f"{file}: every target is held out; leave some to fit")
     return keys, targets
@@ -156,54 +146,35 @@ def _range(file: Path, name: str, text: str) -> Range:
 
 
 def _target(
-    file: Path,
-    shared: _File,
-    stated: _Target,
-    base: Scenario,
-    variants: dict[tuple[str, ...], Scenario],
+    file: Path, whole: _File, stated: _Target, base: Scenario, variants: dict[Any, Scenario]
 ) -> Target:
-    """Read a target, with the file's defaults. Raises InputError.
-
-    Targets of one variant of the scenario share it in `variants`, to simulate it once.
-    """
-    text = stated.number or shared.number
-    label = stated.name or text
-    where = f"{file}: target {label or messages.show(stated.value)}"
-    if text is None or label is None:
-        raise InputError(f"{where}: names no number; write number = ..., here or above all targets")
-    parts = _TWO.split(text.strip())
+    """Read a target; those of one variant of the scenario share it, to simulate it once."""
+    label = stated.name or stated.number
+    where = f"{file}: target {label}"
+    parts = _TWO.split(stated.number.strip())
     if len(parts) not in (1, 3):
-        raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
-    sets, scenario = [*shared.sets, *stated.sets], stated.scenario or shared.scenario or ""
-    for name in {set_.partition("=")[0].strip() for set_ in sets} & {*shared.keys}:
+        raise InputError(
+            f"{where}: {stated.number}: more than two numbers; write one, A - B or A / B"
+        )
+    for name in {set_.partition("=")[0].strip() for set_ in stated.sets} & {*whole.keys}:
         raise InputError(f"{where}: sets {name}, which [keys] varies; leave it out here or there")
-    if (variant := (scenario, *sets)) not in variants:
-        origin = _scenario(file.parent, scenario, where) if scenario else base
-        with _about(where, sets):
-            variants[variant] = varied(origin, sets)
+    if (variant := (stated.scenario, *stated.sets)) not in variants:
+        origin = _scenario(file.parent, stated.scenario, where) if stated.scenario else base
+        with _about(where, stated.sets):
+            variants[variant] = varied(origin, stated.sets)
+    tolerance = whole.tolerance if stated.tolerance is None else stated.tolerance
+    if tolerance is None or (allowed := _si(tolerance, where)) <= 0:
+        raise InputError(f"{where}: needs a tolerance above zero, here or above all targets")
     return Target(
         label,
-        text,
+        stated.number,
         _si(stated.value, where),
-        _tolerance(shared, stated, where),
+        allowed,
         tuple(Number.parsed(part, where) for part in parts[::2]),
         "".join(parts[1:2]),
         variants[variant],
-        stated.hold_out or any(fnmatchcase(label, pattern) for pattern in shared.hold_out),
+        stated.hold_out,
     )
-
-
-def _tolerance(shared: _File, stated: _Target, where: str) -> float:
-    either = (stated.tolerance, stated.standard_error)
-    if either == (None, None):
-        either = (shared.tolerance, shared.standard_error)
-    if either.count(None) != 1:
-        raise InputError(f"{where}: write either a tolerance or a standard_error")
-    tolerance, error = either
-    result = NORMAL * _si(error, where) if tolerance is None else _si(tolerance, where)
-    if result <= 0:
-        raise InputError(f"{where}: a tolerance or standard_error must be above zero")
-    return result
 
 
 def _scenario(folder: Path, name: str, where: str) -> Scenario:
@@ -225,8 +196,8 @@ def _about(where: str, sets: Sequence[str] = ()) -> Iterator[None]:
         raise InputError(f"{where}: {message}") from None
 
 
-def _si(written: Quantity | None, where: str) -> float:
-    value = quantity(written, where) if isinstance(written, str) else float(written or 0)
+def _si(written: Quantity, where: str) -> float:
+    value = quantity(written, where) if isinstance(written, str) else float(written)
     if not isfinite(value):
         raise InputError(f"{where}: {written} is not finite; write a finite number")
     return value
