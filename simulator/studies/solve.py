@@ -31,7 +31,7 @@ from ..scenario.scenario import Scenario
 from . import executors, size
 from .display import Display, without_tables
 from .execution import Execution, Progress, demand_algorithms, seed_range, settings
-from .numbers import Number, Range, quantity, read_range, unit
+from .numbers import Number, Range, quantity, read_range
 from .result import Result
 from .simulate import run_on
 
@@ -46,13 +46,12 @@ _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
 
 @dataclass(frozen=True)
 class Condition:
-    """A number that must be at least (or at `most`) a `bound`, in SI units; shown in `unit`."""
+    """A number that must be at least (or at `most`) a `bound`, in SI units."""
 
     text: str
     number: Number
     most: bool
     bound: float
-    unit: str
 
     @classmethod
     def parsed(cls, text: str) -> "Condition":
@@ -64,13 +63,8 @@ class Condition:
                 '"utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
             )
         number, sign, bound = parts.groups()
-        parsed, shown = Number.parsed(number, where), unit(bound)
-        return cls(text.strip(), parsed, sign == "<=", quantity(bound, where), shown)
-
-    def show(self, number: float) -> str:
-        """Format a number in the unit of the bound."""
-        size = quantity(f"1 {self.unit}", self.unit) if self.unit else 1.0
-        return f"{statistics.number(number / size)} {self.unit}".rstrip()
+        parsed = Number.parsed(number, where)
+        return cls(text.strip(), parsed, sign == "<=", quantity(bound, where))
 
     def beyond(self, number: float) -> float:
         """Return by how much a number meets the condition; negative if it fails.
@@ -118,8 +112,7 @@ class Solution:
     `number`: the number at the value. `interval`: the values at which the ends of the number's
     interval meet the condition, None for an end beyond the range; None without a value, or if one
     seed leaves the interval unknown. `level`: the probability of that interval. `depends`: False if
-    the number is the same at all tried values. If it never holds, `nearest` is the tried value at
-    which `number` is closest to the bound.
+    the number is the same at all tried values.
     """
 
     label: str
@@ -129,7 +122,6 @@ class Solution:
     number: float | None = None
     level: float | None = None
     depends: bool = True
-    nearest: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -157,9 +149,6 @@ class SolveResult(Display):
         if solution.value is None:
             which = "every" if solution.holds == "always" else "no"
             more = "" if solution.depends else f"; it does not depend on {self.key}"
-            if solution.nearest is not None and solution.number is not None:
-                near = self.condition.show(solution.number)
-                more += f"; the nearest is {near}, at {self._show(solution.nearest)}{unit}"
             return f"{condition} at {which} {self.key} from {low} to {high}{unit}{more}"
         place = f"{condition} {solution.holds} {self.key} = {self._show(solution.value)}{unit}"
         if solution.interval is None:
@@ -270,12 +259,9 @@ def solve(  # noqa: PLR0913 - the options of the command
             drawn = seed_range(one, seeds, seed)
             if not force:
                 size.demand([(one, drawn)], execution)
-
-            def tell(done: float, runs: int) -> None:
-                if progress:
-                    progress(min(most, count - 1 + done / runs), most)
-
-            return _reading(run_on(place, one, drawn, progress=tell), wanted.number)
+            if progress:
+                progress(min(most, count), most)
+            return _reading(run_on(place, one, drawn), wanted.number)
 
         solutions = []
         unknown = len(seed_range(base, seeds, seed)) == 1 and not base.deterministic
@@ -340,12 +326,7 @@ class _Search:
         self._demand_one_edge(beyond)
         depends, from_low = len({*self.readings.values()}) > 1, next(iter(beyond.values())) >= 0
         if (value := self._edge(0)) is None:
-            if from_low:
-                return Solution(self.label, "always", depends=depends)
-            there = [x for x in beyond if isfinite(self.readings[x][0])]
-            near = max(there, key=lambda x: beyond[x], default=None)
-            number = None if near is None else self.readings[near][0]
-            return Solution(self.label, "never", number=number, depends=depends, nearest=near)
+            return Solution(self.label, "always" if from_low else "never", depends=depends)
         better, worse = (1, 2) if self.condition.most else (2, 1)
         low, high = (worse, better) if from_low else (better, worse)
         # Edges have a tolerance, so that one may lie beyond the value.
@@ -387,14 +368,11 @@ class _Search:
         crossed = sum((a >= 0) != (b >= 0) for a, b in pairwise(beyond.values()))
         if crossed == 1 or (not crossed and not {1, -1} <= moves):
             return
-        advice = "narrow the range with --between, or show the whole range with `paceline sweep`"
-        if max(beyond.values()) < 0:
-            near = max(beyond, key=lambda x: beyond[x])
-            advice = f"none of these meets it; the nearest is at {self.values.text(near)}"
         listed = ", ".join(
             f"{statistics.number(reading[0])} at {self.values.text(x)}" for x, reading in readings
         )
         raise InputError(
             f"--for {self.condition.text}: {self.condition.number.path} of {self.label} both rises "
-            f"and falls with {self.key}: {listed}; {advice}"
+            f"and falls with {self.key}: {listed}; narrow the range with --between, or show the "
+            "whole range with `paceline sweep`"
         )
