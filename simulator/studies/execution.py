@@ -22,11 +22,6 @@ from ..scenario.scenario import Algorithm, Scenario, World
 TOGETHER = 64  # most seeds that run at once: a killed command may lose them
 JOBS_PER_CORE = 32  # most processes: with more, a machine only swaps memory
 
-DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
-    *("inputs", "distributions", "programs", "scenario", "cluster", "network"),
-    *("results/run.py", "results/intervals.py", "theory.py"),
-    *("objectives", "load", "engines"),
-)
 # Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.
 PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
 FILES = ("file", "membership", "regions", "platform")  # keys whose values name files
@@ -128,9 +123,6 @@ class Task:
         table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
         table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
         algorithm, program = self.algorithm, scenario.programs[self.algorithm.name]
-        if program.selects and "sampling" in table["cluster"]:  # its server asks no more
-            sampling = {k: v for k, v in table["cluster"]["sampling"].items() if k != "over"}
-            table["cluster"] = table["cluster"] | {"sampling": sampling}
         notes = list(algorithm.notes)  # lists of changes by other tables
         task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
         task += [self.replicate]
@@ -147,22 +139,10 @@ class Task:
 
 @cache
 def code_hash(*others: str | Path) -> str:
-    """Hash the sources in `DETERMINING`, and `others`, which may change within one version.
-
-    Code that only plans or shows runs is left out, so that a new figure invalidates no run.
-    """
-    contents = [path.read_bytes() for path in [*determining_sources(), *map(Path, others)]]
+    """Hash the sources of the simulator, and `others`, which may change within one version."""
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    contents = [path.read_bytes() for path in [*sources, *map(Path, others)]]
     return hashlib.sha256(b"".join(contents)).hexdigest()
-
-
-def determining_sources() -> list[Path]:
-    """Return the source files in `DETERMINING`, in a fixed order."""
-    simulator = Path(__file__).parents[1]
-    found = []
-    for name in DETERMINING:
-        path = simulator / name
-        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return found
 
 
 def settings(command: str, scenario: Scenario, **more: Any) -> dict[str, Any]:

@@ -5,13 +5,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from multiprocessing import resource_tracker
 from pathlib import Path
 from time import monotonic
@@ -33,36 +32,16 @@ UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
 """The description of the running task, or of the first of several."""
 
 
-class Processes:
-    """Processes on this machine, which are replaced if one dies."""
+class Processes(ProcessPoolExecutor):
+    """Processes on this machine, which share its cores."""
 
     def __init__(self, jobs: int) -> None:
         resource_tracker.ensure_running()  # a later start would restore Ctrl-C's handler
-        self.jobs = jobs
-        self.renew()
-
-    def renew(self) -> None:
-        """Start new processes. Raises InputError without shared memory."""
-        spawn = multiprocessing.get_context("spawn")
-        try:
-            self._pool = ProcessPoolExecutor(self.jobs, spawn, _begin, (self.jobs,))
-        except OSError as error:
-            raise InputError(
-                f"--jobs {self.jobs}: processes need shared memory, and {SHARED} cannot be used "
-                f"({error.strerror}); mount it, or write --jobs 1"
-            ) from None
-
-    def submit(self, work: Callable[..., Any], /, *task: Any) -> Future[Any]:
-        """Submit a task."""
-        return self._pool.submit(work, *task)
-
-    def shutdown(self) -> None:
-        """End all processes once their tasks are done."""
-        self._pool.shutdown()
+        super().__init__(jobs, multiprocessing.get_context("spawn"), _begin, (jobs,))
 
     def abort(self) -> None:
         """End all processes at once."""
-        pool: Any = self._pool
+        pool: Any = self
         children, calls, results_ = pool._processes or {}, pool._call_queue, pool._result_queue
         children = [*children.values()]
         pool.shutdown(wait=False, cancel_futures=True)
@@ -94,10 +73,10 @@ def _begin(jobs: int) -> None:
 
 
 @contextmanager
-def start(execution: Execution) -> Iterator[Executor | Processes | None]:
+def start(execution: Execution) -> Iterator[Executor | None]:
     """Yield an executor of tasks, processes or a Dask cluster; None: this process.
 
-    Raises InputError if no Dask scheduler answers.
+    Raises InputError if no Dask scheduler answers, or without shared memory.
     """
     if execution.dask is not None:
         with _client(execution.dask) as client, client.get_executor(pure=False) as cluster:
@@ -108,7 +87,13 @@ def start(execution: Execution) -> Iterator[Executor | Processes | None]:
         named = multiprocessing.current_process().name != "MainProcess"
         if named and multiprocessing.parent_process() is None:  # a child process imports the script
             raise SystemExit(1)  # the parent reports the mistake once
-        pool = Processes(execution.jobs)
+        try:
+            pool = Processes(execution.jobs)
+        except OSError as error:
+            raise InputError(
+                f"--jobs {execution.jobs}: processes need shared memory, and {SHARED} cannot be "
+                f"used ({error.strerror}); mount it, or write --jobs 1"
+            ) from None
         try:
             yield pool
         except BaseException:  # do not wait for tasks whose results are no longer needed
@@ -142,7 +127,7 @@ def checked(versions: Mapping[str, str], do: Callable[[T], R], task: T) -> R:
 
 
 def results(
-    executor: Executor | Processes | None,
+    executor: Executor | None,
     work: Work[T, R],
     tasks: Mapping[int, T],
     waiting: Callable[[float], None] = lambda runs: None,
@@ -151,8 +136,7 @@ def results(
 
     Meanwhile `waiting` is called every `PATIENCE` seconds. If tasks run in this process, it is
     called every `PULSE` seconds, with the number of finished `runs` of the current task, fractions
-    included. If a process dies, unfinished tasks are repeated. Raises RunError, which begins with
-    the task's description, if a process dies again.
+    included. Raises RunError if a process dies.
     """
     do = partial(checked, work.versions, work.do)
     if executor is None:
@@ -162,56 +146,30 @@ def results(
             context.run(TELL.set, _counted(waiting, work.runs(task)))
             yield key, context.run(do, task)
         return
-    left, alone = dict(tasks), 0
-    while left:
-        share, died = dict(islice(left.items(), 1 if alone else None)), False
-        for key, future in _ended(executor, do, share, work.description, waiting):
-            try:
-                result = future.result()
-            except BrokenProcessPool:
-                died = True
-                continue
-            del left[key]
-            yield key, result
-        if died and alone:
-            (name,) = map(work.description, share.values())
-            raise RunError(
-                f"{name}: its process died, and again when it was repeated. Perhaps someone killed "
-                "it, memory ran out (use fewer jobs), it ended itself, or a script asks for "
-                'jobs outside of `if __name__ == "__main__":`'
-            )
-        alone = max(alone - 1, 0)
-        if died:
-            assert isinstance(executor, Processes)
-            executor.renew()
-            alone = executor.jobs + 1  # repeat the unfinished tasks one by one
-
-
-def _ended(
-    executor: Executor | Processes,
-    do: Callable[[T], R],
-    tasks: Mapping[int, T],
-    description: Callable[[T], str],
-    waiting: Callable[[float], None],
-) -> Iterator[tuple[int, Future[R]]]:
-    """Yield the key and future of every task once it has ended."""
     posix = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if posix else ()
-    try:  # the threads and processes started here also ignore Ctrl-C
-        futures = {_submitted(executor, do, task): key for key, task in tasks.items()}
-    finally:
-        if posix:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    ended = as_completed(futures, PATIENCE)
-    while futures:
-        try:
-            future = next(ended)
-            yield futures.pop(future), future
-        except TimeoutError:
-            longest = next((key for future, key in futures.items() if future.running()), None)
-            UNDER_WAY.set("" if longest is None else description(tasks[longest]))
-            waiting(0.0)
-            ended = as_completed(futures, PATIENCE)
+    try:
+        try:  # the threads and processes started here also ignore Ctrl-C
+            futures = {executor.submit(do, task): key for key, task in tasks.items()}
+        finally:
+            if posix:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        ended = as_completed(futures, PATIENCE)
+        while futures:
+            try:
+                future = next(ended)
+            except TimeoutError:
+                longest = next((key for future, key in futures.items() if future.running()), None)
+                UNDER_WAY.set("" if longest is None else work.description(tasks[longest]))
+                waiting(0.0)
+                ended = as_completed(futures, PATIENCE)
+            else:
+                yield futures.pop(future), future.result()
+    except BrokenProcessPool:
+        raise RunError(
+            "a process died. Perhaps someone killed it, memory ran out (use fewer jobs), it ended "
+            'itself, or a script asks for jobs outside of `if __name__ == "__main__":`'
+        ) from None
 
 
 class Place(NamedTuple):
@@ -221,7 +179,7 @@ class Place(NamedTuple):
     """
 
     execution: Execution
-    executor: Executor | Processes | None = None
+    executor: Executor | None = None
     directory: Any = None
     resumes: bool = True
 
@@ -229,10 +187,6 @@ class Place(NamedTuple):
     def kept(self) -> Any:
         """The directory if it may store results."""
         return self.directory if self.resumes else None
-
-    def executor_of(self, tasks: int) -> Executor | Processes | None:
-        """Return the executor for `tasks` tasks; a single task runs here, to show its progress."""
-        return None if tasks == 1 and self.execution.dask is None else self.executor
 
 
 @contextmanager
@@ -281,7 +235,8 @@ def complete(
     say()
     shares = work.blocks([index for index in every if index not in done])
     todo = {at: [tasks[index] for index in share] for at, share in enumerate(shares)}
-    for at, made in results(place.executor_of(len(todo)), work, todo, say):
+    here = len(todo) == 1 and place.execution.dask is None  # in this process, to show its progress
+    for at, made in results(None if here else place.executor, work, todo, say):
         for index, result in zip(shares[at], made, strict=True):
             done[index] = result
             if stored:
@@ -289,15 +244,6 @@ def complete(
         ready += sum(runs[index] for index in shares[at])
         say()
     return [done[first[text]] for text in keys], resumed
-
-
-def _submitted(executor: Executor | Processes, do: Callable[[T], R], task: T) -> Future[R]:
-    try:
-        return executor.submit(do, task)
-    except BrokenProcessPool as error:  # a process has died meanwhile
-        future = Future[R]()
-        future.set_exception(error)
-        return future
 
 
 def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:

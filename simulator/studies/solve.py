@@ -259,9 +259,12 @@ def solve(  # noqa: PLR0913 - the options of the command
             drawn = seed_range(one, seeds, seed)
             if not force:
                 size.demand([(one, drawn)], execution)
-            if progress:
-                progress(min(most, count), most)
-            return _reading(run_on(place, one, drawn), wanted.number)
+
+            def tell(done: float, runs: int) -> None:
+                if progress:
+                    progress(min(most, count - 1 + done / runs), most)
+
+            return _reading(run_on(place, one, drawn, progress=tell), wanted.number)
 
         solutions = []
         unknown = len(seed_range(base, seeds, seed)) == 1 and not base.deterministic

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
@@ -17,9 +16,7 @@ from paceline.simulator.studies import executors
 from paceline.simulator.studies.execution import Execution
 from tests.command_line.test_command_line import ROOT
 from tests.lab.reliability import faults
-from tests.lab.reliability.dying import deadly, does
 from tests.lab.reliability.faults import CASES, WHAT
-from tests.studies.test_sweep import CHEAP
 
 pytestmark = pytest.mark.long
 
@@ -47,11 +44,13 @@ def test_a_directory_that_cannot_be_written(whole, what):
     WHAT[what][0](whole, random.Random(1))
 
 
-def done(folder, deaths):
-    (folder / "deaths").write_text(str(deaths))
-    with executors.start(Execution(jobs=2)) as pool:
-        work, tasks = partial(does, folder), dict(enumerate(range(6)))
-        return sorted(executors.results(pool, executors.Work(work, "task {}".format), tasks))
+def test_a_process_that_dies_is_told():
+    work = executors.Work(os._exit, str)
+    with (
+        pytest.raises(RunError, match="a process died"),
+        executors.start(Execution(jobs=2)) as pool,
+    ):
+        [*executors.results(pool, work, dict(enumerate(range(6))))]
 
 
 def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
@@ -64,34 +63,13 @@ def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
         assert [*actual] == [(7, True)]
 
 
-def test_a_task_whose_process_dies_is_done_once_more(tmp_path):
-    assert done(tmp_path, deaths=1) == [(index, index) for index in range(6)]
-
-
-def test_a_task_whose_process_dies_again_is_named(tmp_path):
-    with pytest.raises(RunError, match=r"^task 3: its process died, and again"):
-        done(tmp_path, deaths=99)
-
-
 def test_processes_without_shared_memory_are_refused_by_name(monkeypatch):
     def read_only(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(executors, "ProcessPoolExecutor", read_only)
+    monkeypatch.setattr(executors.ProcessPoolExecutor, "__init__", read_only)
     with pytest.raises(paceline.InputError, match=r"--jobs 2: .*/dev/shm.*--jobs 1"):
         paceline.simulate("quickstart", jobs=2)
-
-
-def test_a_sweep_names_the_point_that_ends_its_process(tmp_path):
-    path = tmp_path / "cheap.toml"
-    path.write_text(CHEAP + '[[algorithm]]\nname = "deadly"\n')
-    vary = {"network.latency": ["20 ms"], "run.steps": [8]}
-    message = (
-        r"^deadly with network.latency=20 ms, run.steps=8 \(seeds 0 to 1\): its process died, "
-        "and again"
-    )
-    with pytest.raises(RunError, match=message):
-        paceline.sweep(path, vary, jobs=2, programs={"deadly": deadly})
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

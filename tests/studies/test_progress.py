@@ -39,9 +39,8 @@ def studied(name, **how):
     return shares
 
 
-@pytest.mark.parametrize(("name", "total"), [("sweep", 4), ("solve", 17), ("tune", 29)])
+@pytest.mark.parametrize(("name", "total"), [("sweep", 4), ("solve", 17), ("tune", 4)])
 def test_in_one_process_each_share_of_a_run_is_told(name, total, monkeypatch):
-    """On one scale, which a search's questions about its inputs are on, too."""
     monkeypatch.setattr(executors, "PULSE", 0.0)
     parts = studied(name)
     assert {of for _, of in parts} == {total}

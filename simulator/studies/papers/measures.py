@@ -21,7 +21,7 @@ from ...results.store import KeptRuns
 from ...scenario.scenario import Scenario
 from .. import size
 from ..execution import Execution
-from ..executors import Place, Processes
+from ..executors import Place
 from ..result import Result
 from ..simulate import run_on
 from .claim import Finding, mean
@@ -48,7 +48,7 @@ class Lab:
 
     full: bool = False
     execution: Execution = field(default_factory=Execution)
-    executor: Executor | Processes | None = None
+    executor: Executor | None = None
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
