@@ -93,14 +93,12 @@ class Terms(NamedTuple):
     """Properties of all scores, and the margin within which they are equivalent.
 
     `exact`: nothing is random, so one seed is enough. `heavy`: the variance may be infinite; see
-    `intervals`. `margin`: relative difference up to which scores are equivalent. `limits`: the
-    range of all scores.
+    `intervals`. `margin`: relative difference up to which scores are equivalent.
     """
 
     exact: bool = False
     heavy: bool = False
     margin: float = MARGIN
-    limits: intervals.Ends = intervals.OPEN
 
 
 NO_TERMS = Terms()
@@ -130,10 +128,7 @@ def order(
     samples = (x for x in whole.values() if x.size == full)
     skewed = heavy or any(intervals.estimate(x).of == intervals.MEDIAN for x in samples)
     of = intervals.MEDIAN if skewed else intervals.MEAN
-    means = {
-        label: intervals.estimate(row, heavy=heavy, of=of).within(*terms.limits)
-        for label, row in whole.items()
-    }
+    means = {label: intervals.estimate(row, heavy=heavy, of=of) for label, row in whole.items()}
     best = best or min(means, key=lambda label: means[label].value)
     for label in factors.keys() & means.keys():
         means[label] = intervals.widened(means[label], means[label].value * factors[label])

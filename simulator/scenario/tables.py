@@ -424,7 +424,6 @@ class Prices(Section):
     node_hour: NonNegative | None = optional("price of a worker, with all its devices, per hour")
     device_hour: NonNegative | None = optional("price of one device of a worker, per hour")
     egress_per_gb: NonNegative | None = optional("price of 10^9 bytes that leave a region")
-    budget: Positive | None = optional("highest price of a run that `paceline tune` may choose")
     tokens: Positive | None = optional("tokens per worker and step, if [objective] has none")
     flops: Flops | None = optional("peak speed of a device, for its utilisation (MFU)")
     flops_per_token: Positive | None = optional("per token of training; left out: 6 per parameter")

@@ -419,10 +419,10 @@ def test_tune_finds_daly_s_interval_between_checkpoints():
     best = min(np.arange(5.0, 60.0, 0.01), key=lambda n: (exp((n * step + cost) / mean) - 1) / n)
     world = scenario(
         {"name": "ssgd"}, workers=1, compute="60 s", steps=None,
-        run={"duration": "1000 h", "evaluate_every": 20_000},
+        run={"duration": "1000 h", "evaluate_every": 20_000, "cap": {"tau": 10**6, "delay": 0}},
         cluster={"failures": {"between": "1 h", "repair": "1 s"}},
         recovery={"policy": "restart", "checkpoint": {"every": 100, "cost": "200 s"}},
         tune={"ssgd": {"recovery.checkpoint.every": [8, 12, 15, 18, 22, 27, 40]}},
     )  # fmt: skip
-    result = tune(world, objective="goodput", trials=7, seeds=2, jobs=1)
+    result = tune(world, objective="seconds-per-step", trials=7, seeds=2, jobs=1)
     assert result.best.candidate.varied["recovery.checkpoint.every"] == pytest.approx(best, rel=0.1)

@@ -101,9 +101,8 @@ def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
     if objective != "loss-at-deadline" and np.isfinite(times).any():
         size, unit = time_unit(float(np.nanmin(times)))
         yield f"time ({unit})", [time / size for time in times]
-    if objective != "loss-at-budget":
-        currency = rows[0].get("currency")
-        yield f"cost ({currency})" if currency else "cost", used("cost")
+    currency = rows[0].get("currency")
+    yield f"cost ({currency})" if currency else "cost", used("cost")
     if objective not in (OBJECTIVES[0], "cost-to-loss"):
         yield f"{tune['measure']} ({tune['unit']})" if tune["unit"] else tune["measure"], values
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from ...cluster.prices import least_per_second, price_per_second
 from ...errors import InputError
 from ...objectives.learning_curve.objective import Expected, baseline
-from ...results import consumption, intervals, prediction_interval, verdict
+from ...results import consumption, prediction_interval, verdict
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.order import MARGIN
 from ...results.prediction_interval import NO_ERRORS, Errors
@@ -20,7 +20,6 @@ from ...results.run import Run, diverged
 from ...results.statistics import (
     at,
     crossing,
-    goodput,
     held_up,
     human,
     loss_at,
@@ -31,7 +30,7 @@ from ...scenario.scenario import Scenario
 from ...scenario.tables import Cap, LearningCurve, NoObjective
 from ..result import equal_tokens
 
-TOKENS, GOODPUT = "loss-at-tokens", "goodput"
+TOKENS = "loss-at-tokens"
 STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
 WEIGHED = ("cost-to-loss", TOKENS)  # chosen by time, money and loss in [tune]
 NEVER = 1e12  # a value larger than that of any run
@@ -104,13 +103,12 @@ Outcome = tuple[float, float, float]
 class TuningObjective:
     """The quantity to minimise: the row of `TABLE` called `name`, with its numbers.
 
-    The loss counts at `deadline` (seconds) or, if sooner, once `budget` is spent, or after `tokens`
-    tokens: after `steps`, or fewer steps of all workers if others sample clients. Times per step
-    count only for runs that keep the `cap`. `currency`: the currency of prices; `second`: lower
-    bound on the cost of a second of a run, in the unit of the value; `heavy`: whether the value
-    depends on times without a finite variance; `most`: the most that a run can use
-    (`consumption.most`). `day`: the worth of a day in money; `max_loss`: the share by which a loss
-    may exceed data-parallel training's.
+    The loss counts at `deadline` (seconds), or after `tokens` tokens: after `steps`, or fewer steps
+    of all workers if others sample clients. Times per step count only for runs that keep the `cap`.
+    `currency`: the currency of prices; `second`: lower bound on the cost of a second of a run, in
+    the unit of the value; `heavy`: whether the value depends on times without a finite variance;
+    `most`: the most that a run can use (`consumption.most`). `day`: the worth of a day in money;
+    `max_loss`: the share by which a loss may exceed data-parallel training's.
     """
 
     name: str
@@ -118,7 +116,6 @@ class TuningObjective:
     deadline: float | None = None
     second: float = 0.0
     heavy: bool = False
-    budget: float | None = None
     cap: Cap | None = None
     currency: str = ""
     steps: int | None = None
@@ -146,7 +143,7 @@ class TuningObjective:
     def _modelled(
         self, model: Expected | None, errors: Errors, run: Run, time: float
     ) -> Modelled | None:
-        if self.name == GOODPUT or (errors.loss is None and errors.times is None):
+        if errors.loss is None and errors.times is None:
             return None
         margin, drawn, steps = MARGIN, np.ones(0), np.ones(0)
         if self.cap:
@@ -183,20 +180,13 @@ class TuningObjective:
     @property
     def of_loss(self) -> bool:
         """Whether the value depends on a loss."""
-        return self.name not in (*PACES, GOODPUT)
-
-    @property
-    def limits(self) -> intervals.Ends:
-        """The least and the largest value that a run can have."""
-        return (0.0, 100.0) if self.name == GOODPUT else intervals.OPEN
+        return self.name not in PACES
 
     @property
     def within(self) -> str:
-        """The limit in words: the cap, the budget or the deadline."""
-        return TABLE[self.name].limit.format(
-            aim=self, tokens=with_unit(self.tokens, "#"), deadline=human(self.deadline),
-            budget=with_unit(self.budget, self.currency),
-        )  # fmt: skip
+        """The limit in words: the cap, the tokens or the deadline."""
+        limit, tokens = TABLE[self.name].limit, with_unit(self.tokens, "#")
+        return limit.format(aim=self, tokens=tokens, deadline=human(self.deadline))
 
     @property
     def ruled(self) -> bool:
@@ -226,7 +216,7 @@ class TuningObjective:
 
     @property
     def unit(self) -> str:
-        """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
+        """The unit of a value: "s", or for money its currency, or "" for a loss."""
         return TABLE[self.name].unit.format(aim=self)
 
 
@@ -258,10 +248,6 @@ def _beyond(run: Run, tau: Any, cap: Cap) -> float:
     return max(longest / cap.tau, (1 + delay) / (1 + cap.delay))
 
 
-def _lost_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
-    return math.inf if run.stall else 100 * (1 - goodput(run)), run.duration, FARTHEST
-
-
 def _at_tokens(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     given = scenario.run.steps
     assert given is not None
@@ -277,10 +263,8 @@ def _at_tokens(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 def _at_deadline(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     assert aim.deadline is not None
-    budget = math.inf if aim.budget is None else aim.budget
-    time = min(aim.deadline, float(np.interp(budget, run.curve["cost"], run.curve["time"])))
-    loss = loss_at(run, time)
-    return loss if math.isfinite(loss) else math.inf, time, FARTHEST
+    loss = loss_at(run, aim.deadline)
+    return loss if math.isfinite(loss) else math.inf, aim.deadline, FARTHEST
 
 
 def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
@@ -315,11 +299,11 @@ class Kind(NamedTuple):
 
 CAP = "with at most {aim.cap.tau} steps between averages and {aim.cap.delay} steps of delay"
 GRADIENT = verdict.PACES["seconds_per_gradient"][0]
-TARGET, BUDGET = ("run.target_loss",), ("cost.node_hour", "cost.budget")
+TARGET = "run.target_loss"
 LOSS = ("", "loss {aim.within}", "loss {value} {aim.within}")
 FOR, AFTER = (f"loss {{aim.target:g}} {word} {{value}}" for word in ("for", "after"))
 TABLE = {
-    "time-to-loss": Kind(_to_target, "s", "time to loss {aim.target:g}", AFTER, "", TARGET),
+    "time-to-loss": Kind(_to_target, "s", "time to loss {aim.target:g}", AFTER, "", (TARGET,)),
     "loss-at-deadline": Kind(_at_deadline, *LOSS, "after {deadline}"),
     "cost-to-loss": Kind(
         _to_target,
@@ -327,16 +311,14 @@ TABLE = {
         "cost{aim.beside} to loss {aim.target:g}",
         FOR,
         "",
-        TARGET + BUDGET[:1],
+        (TARGET, "cost.node_hour"),
     ),
-    "loss-at-budget": Kind(_at_deadline, *LOSS, "for {budget}", BUDGET),
     TOKENS: Kind(_at_tokens, *LOSS, "after {tokens} tokens", ("run.steps", "cost.tokens")),
     STEP_TIME: Kind(_step_time, "s", "time per step", "{value} per step", CAP, ("run.cap",)),
     GRADIENT_TIME: Kind(
         _step_time, "s", f"time per {GRADIENT}", f"{{value}} per {GRADIENT}", CAP,
         ("cluster.sampling", "run.cap"),
     ),
-    GOODPUT: Kind(_lost_time, "% lost", "time without use", "{value} of the workers' time"),
 }  # fmt: skip
 OBJECTIVES = tuple(TABLE)
 REMEDIES = {
@@ -346,7 +328,6 @@ REMEDIES = {
     "run.steps": "run.steps = 100_000: of each worker, after which the losses are compared",
     "run.target_loss": "run.target_loss{above}, or choose --objective loss-at-deadline",
     "cost.node_hour": "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both",
-    "cost.budget": "cost.budget = 500",
     "cost.tokens": "cost.tokens = 32, of one worker's step",
 }
 
@@ -360,8 +341,6 @@ def _default(scenario: Scenario) -> str:
         return "cost-to-loss" if tune.day_worth else "time-to-loss"
     if tune.day_worth or tune.max_loss is not None:
         return TOKENS
-    if scenario.cost.budget:
-        return "loss-at-budget"
     counted = consumption.tokens_per_step(scenario)
     return TOKENS if counted and equal_tokens(scenario) else "loss-at-deadline"
 
@@ -371,34 +350,30 @@ def tuning_objective(
 ) -> TuningObjective:
     """Return the objective called `name`, or the default one.
 
-    The default is time-to-loss with a target, else the loss at the budget, after equal tokens or at
-    the deadline. Without a loss it is seconds per step or, with sampled clients, per gradient that
-    reaches the model. If [tune] weighs time and money or bounds the loss, it is the cost to the
-    target, or the loss after equal tokens. The deadline is run.duration, if set. `parts`: scenarios
-    of parts of the cluster, which may cost less. Raises InputError if the scenario lacks settings
-    that the objective needs.
+    The default is time-to-loss with a target, else the loss after equal tokens or at the deadline.
+    Without a loss it is seconds per step or, with sampled clients, per gradient that reaches the
+    model. If [tune] weighs time and money or bounds the loss, it is the cost to the target, or the
+    loss after equal tokens. The deadline is run.duration, if set. `parts`: scenarios of parts of
+    the cluster, which may cost less. Raises InputError if the scenario lacks settings that the
+    objective needs.
     """
-    run, cost, heavy = scenario.run, scenario.cost, scenario.heavy_tailed
+    run, heavy = scenario.run, scenario.heavy_tailed
     name = _default(scenario) if name is None else name
     _demand(scenario, name)
     day = scenario.tune.day_worth[0] if scenario.tune.day_worth else 0.0
     second = 1.0 if name == "time-to-loss" else min(map(least_per_second, (scenario, *parts)))
-    ends = min(run.duration or math.inf, (cost.budget or 0.0) / second if second else math.inf)
     tokens = (consumption.tokens_per_step(scenario) or 0.0) * scenario.cluster.participants
     numbers: dict[Any, dict[str, Any]] = {
         _to_target: {"target": run.target_loss, "second": second + day / DAY, "heavy": heavy},
         _at_deadline: {"deadline": run.duration},
         _at_tokens: {"steps": run.steps, "tokens": tokens * (run.steps or 0)},
         _step_time: {"heavy": heavy, "cap": run.cap},
-        _lost_time: {},
     }
     chosen = numbers[TABLE[name].outcome]
     if name in WEIGHED:
         chosen |= {"day": day, "max_loss": scenario.tune.max_loss}
-    if name == "loss-at-budget":
-        chosen = {"deadline": ends if ends < math.inf else None, "budget": cost.budget}
     most = consumption.most(scenario, served=True)
-    return TuningObjective(name, currency=cost.currency or "", most=most, **chosen)
+    return TuningObjective(name, currency=scenario.cost.currency or "", most=most, **chosen)
 
 
 def _demand(scenario: Scenario, name: str) -> None:
@@ -412,7 +387,7 @@ def _demand(scenario: Scenario, name: str) -> None:
                 f"{file}: tune.{key}: {name} does not weigh that; remove it, or choose "
                 f"--objective {' or '.join(able)}"
             )
-    if isinstance(spec, NoObjective) and name not in (*PACES, GOODPUT):
+    if isinstance(spec, NoObjective) and name not in PACES:
         raise InputError(
             f'{file}: objective.kind = "none": has no loss, which {name} needs; choose an '
             f'objective such as objective.kind = "softmax", or --objective {STEP_TIME}'
@@ -426,5 +401,5 @@ def _demand(scenario: Scenario, name: str) -> None:
             above += f", above its floor of {number(floor)}" * (floor > 0)
             raise InputError(
                 f"{file}: {key}: missing, but {name} needs it; write "
-                f"{REMEDIES[key].format(above=above) if key in TARGET else REMEDIES[key]}"
+                f"{REMEDIES[key].format(above=above) if key == TARGET else REMEDIES[key]}"
             )

@@ -142,7 +142,7 @@ def order_of(
     models = [model_of(runs) for runs in scores.values()]
     margin = min((model.margin for model in models if model), default=MARGIN)
     values, factors = compared(scores)
-    terms = Terms(heavy=objective.heavy, margin=margin, limits=objective.limits)
+    terms = Terms(heavy=objective.heavy, margin=margin)
     bounds = {  # infinite for diverged runs
         label: [math.inf if score.diverged else objective.at_least(score) for score in runs]
         for label, runs in scores.items()
@@ -166,7 +166,7 @@ def row(contender: Contender, objective: TuningObjective, space: Space) -> Row:
     """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
     scores, reached = contender.scores, contender.all_reached
     values, used = [score.value for score in scores], amounts(contender, objective, space)
-    estimate = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
+    estimate = intervals.estimate(values, heavy=objective.heavy)
     if not reached:  # then there is no mean, and a median would look too good
         estimate = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
     if contender.factors is not None and math.isfinite(estimate.value):
