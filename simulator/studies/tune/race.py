@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
-from ...results.intervals import ROUNDING, TAILS
+from ...results.intervals import ROUNDING
 from ..execution import Progress
 from .objective import Modelled, Score, TuningObjective
 from .runner import Run, Runner
@@ -35,7 +35,6 @@ FIRST_CUT = 1 / 16  # share of the duration: the first cut while no run has reac
 SURE = 3.0  # a mean is worse if it is so by this many standard errors
 UNKNOWN = 1.0  # spread of differences with fewer than FREEDOM degrees of freedom
 FREEDOM = 8
-DOUBTFUL = 1.5  # runs slower than this times the best value stop, despite errors of curves
 ROUNDED = 0.01  # tolerance of a cut
 NOT_YET = Score(math.inf, 0.0, 0.0)
 
@@ -106,24 +105,24 @@ class Race:
     runner: Runner
     seeds: Sequence[int]
     contenders: dict[str, Contender] = field(default_factory=dict)
-    hopeless: float = 0.0  # seconds within which no run has reached the target
     judge: Contender | None = None  # the reference for all, once it has run with all seeds
 
     def extend(self, racing: Sequence[Contender], count: int) -> None:
         """Run contenders until they have `count` seeds; stop the losers."""
         for contender in racing:
             contender.scores += [NOT_YET] * (count - len(contender.scores))
-        todo = dict.fromkeys(racing, self._first_cut(count))
-        while todo:
-            self._run(todo)
-            if not math.isfinite(self._best(count)):
-                self.hopeless = max(self.hopeless, *todo.values())
-            margin = self.margin(count)
-            todo = {
-                contender: longer
-                for contender, cut in todo.items()
-                if (longer := self._longer(contender, margin, cut)) > cut
-            }
+        known = max(range(1, count + 1), key=lambda size: math.isfinite(self._best(size)) * size)
+        cut = self._cut(known) if self.objective.second else self.space.limit
+        self._run(racing, cut)
+        while not math.isfinite(self._best(count)) and cut < self.space.limit:
+            cut = self._round(2 * cut)
+            self._run(racing, cut)
+        left = [rival for rival in racing if not self._out(rival, self.margin(count))]
+        self._run(left, self._cut(count, count))  # then one run alone excludes its contender
+        for contender in racing:
+            over = any(not score.reached and not self._failed(score) for score in contender.scores)
+            if (over or count < len(self.seeds)) and self._out(contender, self.margin(count)):
+                contender.stopped = "cut"
 
     def readmitted(self) -> list[Contender]:
         """Readmit contenders that the final best does not rule out with all its seeds."""
@@ -159,10 +158,10 @@ class Race:
         spread = math.sqrt(squares / freedom) if freedom >= FREEDOM else UNKNOWN
         return 1 + SURE * spread / math.sqrt(count)
 
-    def _run(self, cuts: dict[Contender, float]) -> None:
-        """Run the seeds that have not reached the target, up to each contender's cut (seconds)."""
+    def _run(self, racing: Sequence[Contender], cut: float) -> None:
+        """Run the seeds that have not reached the target, up to `cut` seconds."""
         tasks, places = list[Run](), list[tuple[Contender, int]]()
-        for contender, cut in cuts.items():
+        for contender in racing:
             left = [
                 index
                 for index, score in enumerate(contender.scores)
@@ -176,32 +175,12 @@ class Race:
         for (contender, index), score in zip(places, self.runner(tasks), strict=True):
             contender.scores[index] = score
 
-    def _first_cut(self, count: int) -> float:
-        """Return the time (seconds) at which the first runs for `count` seeds are cut."""
-        sizes = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
-        if sizes:
-            return self._round(self.objective.horizon(self.margin(count) * self._best(sizes[-1])))
-        if self.objective.second and math.isfinite(self.space.limit):
-            return self.hopeless or self._round(self.space.limit * FIRST_CUT)
-        return self.space.limit
-
-    def _longer(self, contender: Contender, margin: float, cut: float) -> float:
-        """Return the next cut (seconds) of runs short of the target; `cut` if none is needed."""
-        count = len(contender.scores)
-        late = [
-            score for score in contender.scores if not score.reached and not self._failed(score)
-        ]
-        if self._out(contender, margin) and (late or count < len(self.seeds)):
-            contender.stopped = "cut"
-            return cut
-        if not late:
-            return cut
+    def _cut(self, count: int, runs: int = 1) -> float:
+        """Return the time (s) after which `runs` runs together are surely worse than the best."""
         best = self._best(count)
-        total = sum(self._known(score) for score in contender.scores if score not in late)
-        if not math.isfinite(best + total):
-            return self._round(2 * cut)
-        enough = (margin * self._doubt(contender) * best * count - total) / len(late)
-        return max(self._round(self.objective.horizon(enough)), self._round(1.01 * cut))
+        if not math.isfinite(best):
+            return self._round(self.space.limit * FIRST_CUT)
+        return self._round(self.objective.horizon(self.margin(count) * best * runs))
 
     def _out(self, contender: Contender, margin: float) -> bool:
         """Return whether a contender is surely worse than the best."""
@@ -209,25 +188,11 @@ class Race:
         failed = [score.penalised for score in contender.scores if self._failed(score)]
         if self.judge and (failed or not self.judge.all_reached):
             return sum(failed) > sum(score.penalised for score in self.judge.scores)
-        best = self._best(count) * self._doubt(contender)
+        best = self._best(count)
         total = sum(map(self._known, contender.scores))
         worse = total > (1 + ROUNDING) * best * count  # the best itself is not
         least = margin * (1 - ROUNDED * bool(self.objective.second))  # a cut is rounded
         return math.isfinite(best) and worse and total >= least * best * count
-
-    def _doubt(self, contender: Contender) -> float:
-        """Return the factor by which a model's error may make a contender look worse.
-
-        It applies only to runs that are cut; otherwise the error is part of their values.
-        """
-        leader = self.judge or self._leader()
-        if not self.objective.second or not leader or leader is contender:
-            return 1.0
-        if leader.factors is None or contender.factors is None:
-            return 1.0
-        with np.errstate(all="ignore"):
-            ratio = leader.factors / contender.factors
-        return min(max(1.0, float(np.nanquantile(ratio, TAILS[1]))), DOUBTFUL)
 
     def _failed(self, score: Score) -> bool:
         """Return whether a run took all its time and missed the target."""
