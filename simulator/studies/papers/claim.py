@@ -1,6 +1,5 @@
 """Claims of papers, and verdicts on them by our runs."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,9 +116,8 @@ class Claim:
 class Paper:
     """A paper and its claims.
 
-    `settings`: a paragraph on our substitutes for the paper's networks, data and machines. `shown`:
-    the paper's figures and tables, with the parts that no claim covers, and why; empty if claims
-    cover all. `figures`: figures to draw from a scenario's runs, by file name.
+    `settings`: a paragraph on our substitutes for the paper's networks, data and machines.
+    `figures`: figures to draw from a scenario's runs, by file name.
     """
 
     name: str
@@ -127,7 +125,6 @@ class Paper:
     source: str
     settings: str
     claims: tuple[Claim, ...]
-    shown: Mapping[str, str]
     figures: Mapping[str, Mapping[str, Any]]
 
 
@@ -140,11 +137,6 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 def close(value: float, expected: float, within: float) -> bool:
     """Return whether our number equals the paper's within a relative error."""
     return bool(np.isclose(value, expected, rtol=within, atol=0))
-
-
-def mentions(place: str, shown: str) -> bool:
-    """Return whether a claim's place mentions a figure, table or panel (figure 5, 5a)."""
-    return re.search(rf"\b{shown}[a-z]?\b", place) is not None
 
 
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:

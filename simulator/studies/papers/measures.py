@@ -7,7 +7,6 @@ Most claims are a `compare`: a quantity of one algorithm against that of another
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from .claim import Finding, mean
 SAMPLES, POINTS = 50, 1000  # points at which to average a part of a curve, or all of it
 COUNTS = (4, 8, 12, 16)  # HPSGD's numbers of workers
 SCALARS = ("bytes", "settled")  # quantities with one value for all seeds
-PERIODS, LATENCIES = (1, 4, 8, 12, 16, 20), (0.01, 0.1, 0.3, 1.0)  # DTS's figure 3b
 
 Values = np.ndarray
 """One value per seed."""
@@ -202,9 +200,6 @@ REDUCTIONS: Mapping[str, Callable[[Values], Values]] = {
     "span": lambda rows: rows[-1] - rows[0],
     "ratio": lambda rows: rows[0] / rows[1],
     "slope": lambda rows: np.polyfit(range(len(rows)), rows, 1)[0],
-    "rank correlation": lambda rows: np.array(
-        [np.corrcoef(range(len(rows)), np.argsort(np.argsort(column)))[0, 1] for column in rows.T]
-    ),
 }
 
 
@@ -220,11 +215,6 @@ def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
     return max(speedups, key=lambda finding: finding.value)
 
 
-def stated(lab: Lab, *, value: float) -> Finding:
-    """Return a number that follows from the paper by arithmetic."""
-    return Finding(value)
-
-
 def theory(lab: Lab, *, name: str, path: str) -> Finding:
     """Return a number of `paceline theory --json` by its path of keys, indices or "key=value"."""
     here: Any = lab.theory(name)
@@ -238,19 +228,6 @@ def theory(lab: Lab, *, name: str, path: str) -> Finding:
 
 
 # AdaComm
-
-
-def crossing_curves(lab: Lab, *, name: str) -> Finding:
-    """Return the time (s) from which the curve of tau = 1 stays below that of tau = 10."""
-    crossings, groups = [], lab.runs(name).groups
-    for one, ten in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True):
-        first = ten.curve["time"][1]
-        times = [time for time in one.curve["time"][1:] if first < time < ten.duration]
-        ahead = [at(one, time) - at(ten, time) for time in times]
-        last = max(i for i, difference in enumerate(ahead) if difference > 0)
-        share = ahead[last] / (ahead[last] - ahead[last + 1])
-        crossings.append(times[last] + share * (times[last + 1] - times[last]))
-    return mean(crossings)
 
 
 def throughout(lab: Lab, *, name: str, sets: Sequence[str] = ()) -> Finding:
@@ -281,33 +258,6 @@ def plateau(lab: Lab, *, name: str, steps: int, sets: Sequence[str] = ()) -> Fin
     return mean(falls[1] / falls[0])
 
 
-def interval_wise(lab: Lab, *, name: str) -> Finding:
-    """Return the smallest ratio, at boundaries, of a fixed period's bound to the best bound."""
-    scenario = lab.scenario(name)
-    periods = lab.theory(name)["intervals"]
-    changes = [[row["tau"] for row in periods], [row["steps"] for row in periods[1:]]]
-    taus = {"best": "{{ schedule = 'piecewise', values = {}, at = {} }}".format(*changes)}
-    taus |= {f"tau = {tau}": str(tau) for tau in sorted(set(changes[0]))}
-    made = [f"{{ name='local-sgd', label='{label}', tau={tau} }}" for label, tau in taus.items()]
-    result = lab.runs(name, f"algorithm=[{', '.join(made)}]")
-    interval, until = scenario.theory.interval, scenario.run.duration
-    assert interval is not None
-    assert until is not None
-    times = np.arange(interval, until, interval)
-    best, *fixed = (sampled(runs, "loss", times) for runs in result.groups.values())
-    return mean((np.array(fixed) / best).min(axis=(0, 2)), f"Periods: {changes[0]}.")
-
-
-def tail(lab: Lab, *, name: str) -> Finding:
-    """Return the excess of the slowest hundredth of iterations: tau = 1 over tau = 10."""
-    excess = []
-    for label, tau in (("ssgd", 1), ("local-sgd tau=10", 10)):
-        runs = lab.runs(name, "run.steps=4000", f"run.evaluate_every={tau}").groups[label]
-        taken = [np.diff(run.curve["time"]) / tau for run in runs]
-        excess.append(np.array([np.quantile(times, 0.99) - times.mean() for times in taken]))
-    return mean(excess[0] / excess[1], "{:.3g} s against {:.3g} s.".format(*map(np.mean, excess)))
-
-
 # DTS
 
 
@@ -316,22 +266,6 @@ def scales(lab: Lab, *, name: str, label: str, sets: Sequence[str] = ()) -> Find
     step = float(values(lab, name, "settled", label, sets)[0])
     compute = lab.scenario(name, *sets).cluster.compute.expectation
     return Finding(theories.scalability(compute, step), note=f"A step takes {step:.4g} s.")
-
-
-def sparse(lab: Lab, *, name: str, period: int, latency: float) -> Finding:
-    """Return the scalability with a mean every `period` steps, at a message latency (s)."""
-    made = [f"{{ name = 'dts', label = 'p = {p}', delay = 0, period = {p} }}" for p in PERIODS]
-    sets = f"algorithm=[{', '.join(made)}]", f"network.latency={latency} s"
-    return scales(lab, name=name, label=f"p = {period}", sets=sets)
-
-
-def sparser(lab: Lab, *, name: str) -> Finding:
-    """Return the smallest gain in scalability from one period to the next, over latencies."""
-    rows = [
-        [sparse(lab, name=name, period=period, latency=latency).value for period in PERIODS]
-        for latency in LATENCIES
-    ]
-    return Finding(float(np.diff(rows, axis=1).min()))
 
 
 def tolerated(lab: Lab, *, name: str, label: str = "D = 20") -> Finding:
@@ -377,17 +311,6 @@ def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
     return mean(np.round(left[0] - left[1] if over else left[0], 9), f"Kept: {shares}.")
 
 
-def window(lab: Lab, *, name: str, bandwidths: Sequence[str]) -> Finding:
-    """Return the ratio of the period to the formula's, where the two differ most."""
-    ratios = []
-    for bandwidth in bandwidths:
-        sets = f"network.bandwidth={bandwidth}", "overhead=[]"
-        k = values(lab, name, "average per gradient", "ssgd", sets)[0]
-        period = compared(lab, name=name, what="bytes", a="ssgd", b="hpsgd", sets=sets)[0][0]
-        ratios.append(float(period) / max(2, ceil(k)))
-    return Finding(max(ratios, key=lambda ratio: abs(ratio - 1)))
-
-
 def by_then(lab: Lab, *, name: str, than: str) -> Finding:
     """Return HPSGD's smallest lead in accuracy (points) at three times."""
     runs = lab.runs(name).groups
@@ -396,18 +319,6 @@ def by_then(lab: Lab, *, name: str, than: str) -> Finding:
     leads = np.round(ours - theirs, 9)
     least = int(np.argmin(leads.mean(axis=0)))
     return mean(leads[:, least], f"The smallest is after {times[least]:.3g} s.")
-
-
-def in_a_loop(lab: Lab, *, name: str, what: str) -> Finding:
-    """Return HPSGD's gradients or synchronisations in section 3.2's loop of local-sgd."""
-    result = lab.runs(name, "overhead=[]")
-    sent = {row["name"]: row["bytes_per_step"] for row in result.algorithms}
-    step = np.array([seconds_per_step(run) for run in result.groups["hpsgd"]])
-    ssgd = result.groups["ssgd"][0]
-    k = QUANTITIES["average per gradient"](ssgd)
-    loop = (8 + 1 + k) * seconds_per_step(result.groups["psgd"][0])
-    times = 1.0 if what == "gradients" else sent["hpsgd"] / sent["ssgd"]
-    return mean(np.round(times * loop / step, 9), f"k = {k:.3f}.")
 
 
 # Hybrid: tables of cells, each a scenario with settings
@@ -461,8 +372,3 @@ def harder(lab: Lab, *, tables: Sequence[Sequence[Mapping[str, Any]]]) -> Findin
     """Return the difference between the mean leads of two tables."""
     means = [np.mean([lead(lab, cell) for cell in table], axis=0) for table in tables]
     return mean(means[0] - means[1])
-
-
-def trend(lab: Lab, *, table: Sequence[Mapping[str, Any]]) -> Finding:
-    """Return Spearman's rank correlation of the lead with the table's key."""
-    return _reduced([lead(lab, cell) for cell in table], "rank correlation")

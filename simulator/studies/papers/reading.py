@@ -7,7 +7,7 @@ default the table's name) and its arguments, which `of` fills or adds to. `assum
 `[assumption]` tables. `like` names a `[like]` table with fields that several claims share. `each`
 lists rows, and makes a claim for every row. Its keys fill the {braces} in texts, or replace fields
 of those names. A row that names some of `[rows]` stands for each of them, and adds their keys to
-its own. `[shown]`: the paper's figures and tables; see `Paper`.
+its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ def paper(name: str) -> Paper:
     document = untrusted.packaged(__file__, f"{name}.toml")
     return Paper(
         name,
-        **{key: document[key] for key in ("title", "source", "settings", "shown")},
+        **{key: document[key] for key in ("title", "source", "settings")},
         claims=tuple(_claims(document)),
         figures={row["name"]: row for row in document.get("figure", ())},
     )

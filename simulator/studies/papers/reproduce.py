@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +17,12 @@ from ...results.statistics import jsonable
 from .. import executors
 from ..execution import Execution, Progress, cores
 from . import reading
-from .claim import Claim, Kind, Paper, Verdict, close, counts, mentions
+from .claim import Claim, Kind, Paper, Verdict, close, counts
 from .measures import QUICK, Lab
 
 Row = Mapping[str, Any]
 PAGE, TABLE = "reproduction.md", "reproduction.csv"
-EXPERIMENTS, COVERAGE = "reproduction-experiments.csv", "reproduction-coverage.csv"
+EXPERIMENTS = "reproduction-experiments.csv"
 TRAINED = ("objective", "model", "optimizer", "run")  # tables that affect a scenario's training
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
@@ -165,9 +165,8 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, bytes]:
         for row in rows
         for assumed in row["sensitivity"]
     ]
-    shown = [line for paper, claims in papers for line in _covered(paper, claims)]
     tables = {page.replace(".md", ".csv"): [*map(_claim, rows)]}
-    tables |= {} if real else {EXPERIMENTS: experiments, COVERAGE: shown}
+    tables |= {} if real else {EXPERIMENTS: experiments}
     return {page: (text.rstrip("\n") + "\n").encode()} | {
         name: table([*lines[0]], (line.values() for line in lines)) if lines else b""
         for name, lines in tables.items()
@@ -189,14 +188,6 @@ def _claim(row: Row) -> dict[str, Any]:
         **_ours(row),
         "why": f"{row['why']} {row['note']}".strip(),
     }
-
-
-def _covered(paper: Paper, rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
-    """Yield the figures and tables of a paper with the claims about them."""
-    for name, left in paper.shown.items():
-        verdicts = [row["verdict"] for row in rows if mentions(row["place"], name)]
-        line = {"paper": paper.name, "shown": name, "claims": len(verdicts)}
-        yield line | {"hold": verdicts.count(Verdict.HOLDS), "not covered, and why": left}
 
 
 def _ours(row: Row) -> dict[str, Any]:
