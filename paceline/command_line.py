@@ -201,20 +201,18 @@ def _simulate(scenario: str, **given: Any) -> Answer:
 
 
 @_command("sweep", study=True)
-def _sweep(
-    scenario: str, vary: list[str] | None = None, pair: bool = False, **given: Any
-) -> Answer:
+def _sweep(scenario: str, vary: list[str] | None = None, **given: Any) -> Answer:
     """Simulate a scenario at many values of its keys, into one table.
 
     The last --vary varies fastest. Results go to --out (default: runs/NAME-sweep), which keeps
     finished runs: repeat an interrupted command, or add values, and only the rest runs.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.sweep.points import chosen
+    from paceline.simulator.studies.sweep.points import axes
     from paceline.simulator.studies.sweep.sweep import sweep
 
     with _study(scenario, "-sweep", **given) as (loaded, how):
-        result = sweep(loaded, points=chosen(vary or (), pair), **how)
+        result = sweep(loaded, axes(vary or ()), **how)
     if result.resumed:
         _note(f"{result.resumed} runs were finished before")
     rest = len(terminal.distinct(result)) - terminal.SWEEP_ROWS

@@ -1,4 +1,4 @@
-"""Draw the figure of `paceline theory`: Theorem 2's bound by time and by period."""
+"""Draw the figure of `paceline theory`: Theorem 2's bound by time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from .. import theory
 from ..results import read, store
 from ..results.figures import curves, drawing, style
 from ..results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
-from ..results.statistics import Groups, human, time_unit
+from ..results.statistics import Groups, time_unit
 from ..scenario.scenario import Scenario
 
 POINTS = 60  # points of a curve, about
@@ -33,7 +33,7 @@ def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
 
 
 def chart(scenario: Scenario, runs: Groups) -> Chart | None:
-    """Chart the bound against time for several periods, and against the period.
+    """Chart the bound against time for several periods.
 
     Stars mark the best period at every one of `theory.durations`, else at the end of `[run]`.
     `runs`, by label, whose loss is the bound, are dotted.
@@ -49,13 +49,9 @@ def chart(scenario: Scenario, runs: Groups) -> Chart | None:
 
     best = {time: theory.tau_star_random(bound, step, time).valid or 1 for time in durations}
     periods = [tau for tau in sorted({*scenario.theory.periods}) if bound.valid(tau)] or [1]
-    most = min(bound.cap, 4 * max([*periods, *best.values()]))
-    panels = [
-        _by_time(value, periods[:: -(-len(periods) // LINES)], best, runs),
-        _by_period(value, sorted({round(x) for x in np.geomspace(1, most, POINTS)}), best),
-    ]
+    panel = _by_time(value, periods[:: -(-len(periods) // LINES)], best, runs)
     caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
-    return Chart(scenario.title, caption, panels)
+    return Chart(scenario.title, caption, [panel])
 
 
 def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) -> Panel:
@@ -73,20 +69,9 @@ def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) ->
         look = Look.at(len(periods) + at)._replace(dash="dot")
         lines.append(Line(f"{label}, simulated", points / size, values.mean(axis=0), look))
     lowest = [value(time, tau) for time, tau in best.items()]
-    lines.append(Line("best period", np.array([*best]) / size, lowest, STAR, **MARKS))
-    across = Axis(f"wall-clock time ({unit})", (end / BEGINS / size, end / size), log=True)
-    return Panel(across, axis, lines)
-
-
-def _by_period(value: Bounds, taus: Sequence[int], best: Best) -> Panel:
-    """Draw the bound against the period at several times, with the best periods."""
-    lines = [
-        Line(f"after {human(x)}", taus, [value(x, tau) for tau in taus], Look.at(at), **CURVE)
-        for at, x in enumerate([*best][-LINES:])
-    ]
-    axis = fitted("bound", np.concatenate([line.y for line in lines]))
-    lowest = [value(time, tau) for time, tau in best.items()]
     labels = [f"tau* = {tau}" for tau in best.values()]
-    lines.append(Line("best period", [*best.values()], lowest, STAR, labels=labels, **MARKS))
-    across = fitted("period tau (local steps between averages)", [1, 1.6 * taus[-1]])
+    lines.append(
+        Line("best period", np.array([*best]) / size, lowest, STAR, labels=labels, **MARKS)
+    )
+    across = Axis(f"wall-clock time ({unit})", (end / BEGINS / size, end / size), log=True)
     return Panel(across, axis, lines)

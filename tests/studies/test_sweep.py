@@ -104,8 +104,6 @@ def test_keys_may_hold_an_equals_sign():
 def test_the_last_key_varies_fastest():
     axes = points.axes(["a.x=1,2", "b.y=u,v,w"])
     assert [tuple(item.values()) for item in points.grid(axes)] == [*product("12", "uvw")]
-    paired = points.pairs(points.axes(["a.x=1,2", "b.y=u,v"]))
-    assert paired == [{"a.x": "1", "b.y": "u"}, {"a.x": "2", "b.y": "v"}]
 
 
 def test_a_list_is_not_parsed_at_each_of_its_commas():

@@ -266,16 +266,6 @@ def test_who_never_gets_there_is_worse_and_ranked_by_how_close_it_came():
     assert ranked(off, close, once, slow) == [slow, once, close, off]
 
 
-def test_steps_that_end_runs_before_the_target_are_said():
-    space = {"ssgd": {"lr": [0.1]}, "local-sgd": {"lr": [0.01, 0.1], "tau": [2]}}
-    few, ample = (
-        found(world(space, run={"duration": None, "steps": steps, "seeds": 2})).notes
-        for steps in (40, 2000)
-    )
-    assert any("ended at run.steps = 40 before loss 0.2" in note for note in few)
-    assert not any("ended at run.steps" in note for note in ample)
-
-
 def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
     result = found(world({"ssgd": {"lr": [0.001, 0.01]}}, run={"target_loss": 1e-6}), seeds=2)
     document = json.loads(json.dumps(result.json(), allow_nan=False))

@@ -25,12 +25,6 @@ Axes = Mapping[str, Sequence[str]]
 _ASSIGNMENT = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[^"'=])*?)\s*=(.*)""", re.DOTALL)
 
 
-def chosen(vary: Sequence[str], paired: bool) -> list[Point]:
-    """Return the points of `--vary` texts: all combinations, or `paired`. Raises InputError."""
-    values = axes(vary)
-    return pairs(values) if paired else grid(values)
-
-
 def axes(texts: Iterable[str]) -> dict[str, list[str]]:
     """Parse texts "table.key=V1,V2". Raises InputError naming the text."""
     values: dict[str, list[str]] = {}
@@ -88,15 +82,6 @@ def grid(values: Axes) -> list[Point]:
     if count > LARGEST:
         raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")
     return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
-
-
-def pairs(values: Axes) -> list[Point]:
-    """Pair the values one by one. Raises InputError if their numbers differ."""
-    counts = {key: len(point) for key, point in values.items()}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{count} of {key}" for key, count in counts.items())
-        raise InputError(f"--zip: {listed}; give each key the same number of values")
-    return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
 
 
 def texts(point: Mapping[str, Any]) -> Point:

@@ -1,7 +1,7 @@
 """Parts of the cluster to train on: sites, groups, numbers of workers, one alone."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...distributions.law import BY_NAME
 from ...errors import InputError
-from ...inputs.messages import dotted, toml
+from ...inputs.messages import toml
 from ...inputs.units import to_si
 from ...load.document import merged
 from ...network.closed_form import ClosedForm
@@ -52,20 +52,8 @@ class Part:
 
     def overrides(self, table: Mapping[str, Any]) -> list[str]:
         """Return the arguments of `--set` that turn a scenario into this part."""
-        return [*_changes(dict(table), self.applied(table))]
-
-
-def _changes(old: Any, new: Any, path: tuple[str | int, ...] = ()) -> Iterator[str]:
-    """Yield "key=value" for each value of `new` that differs."""
-    alike = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in new:
-            yield from _changes(old.get(key), new[key], (*path, key))
-    elif alike and all(isinstance(entry, dict) for entry in new):
-        for place, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _changes(one, other, (*path, place))
-    elif old != new:
-        yield f"{dotted(path)}={toml(new)}"
+        new = self.applied(table)
+        return [f"{key}={toml(new[key])}" for key in new if new[key] != table.get(key)]
 
 
 def scaled(law: Any, by: float) -> Any:

@@ -1,6 +1,5 @@
 """The result of a search: its ranking and the verdict on it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,8 +38,6 @@ from .space import Space
 
 if TYPE_CHECKING:
     from optuna import Study
-
-LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay limits
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,19 +246,14 @@ class TuneResult(Display):
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations for JSON, before infinities become null.
 
-        `behind`: by how much the best is better, in the unit of the verdict; `to_reference`: the
-        share by which the loss exceeds the reference's; `at_equal_loss`: after equal tokens, days
-        to the loss of the reference; `weighed`: the quantity that the user's rule minimises; `set`:
-        arguments of `--set` to train on the row's `part` of the cluster.
+        `to_reference`: the share by which the loss exceeds the reference's; `at_equal_loss`: after
+        equal tokens, days to the loss of the reference; `weighed`: the quantity that the user's
+        rule minimises; `set`: arguments of `--set` to train on the row's `part` of the cluster.
         """
-        aim, best, base = self.objective, self.best.label, self.reference
-        compared, losses, rows = self._compared, self._losses, list[dict[str, Any]]()
+        aim, base, rows = self.objective, self.reference, list[dict[str, Any]]()
         for rival in contenders:
             label, row = rival.label, ranking.row(rival, aim, self.space)
-            apart = label != best and rival.all_reached
-            gap = compared.behind(label, best, aim.heavy) if apart else None
-            row["behind"] = _stated(gap)
-            share = losses.above(label, base) if base and rival.all_reached else None
+            share = self._losses.above(label, base) if base and rival.all_reached else None
             row["to_reference"] = share and {"label": base} | (_stated(share) or {})
             if aim.steps and label in self._equal_loss.estimates:
                 days = self._equal_loss.estimates[label].moved(lambda seconds: seconds / DAY)
@@ -340,7 +332,7 @@ def notes_of(space: Space, best: Contender) -> dict[str, None]:
 
 def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterator[Reason]:
     """Yield a reason for every parameter whose value is the last one tried."""
-    family, cap = choice.candidate.family, objective.cap
+    family = choice.candidate.family
     for key, value in choice.candidate.varied.items():
         values = space.entries[family].choices[key]
         ends = (values.low, values.high) if isinstance(values, Range) else values
@@ -349,24 +341,9 @@ def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterat
         step = 1 if type(value) is int else value / 2
         sides = {min(ends): ("lowest", value - step), max(ends): ("highest", value + step)}
         side, beyond = sides.get(value, ("", value))
-        most = math.inf if cap is None else cap.delay if key in LATE else cap.tau
-        if not side or beyond > most:
+        if not side or objective.cap:  # the cap is an end, too
             continue
         with suppress(InputError):  # the next value is impossible
             space.candidate(family, choice.candidate.varied | {key: beyond})
             numbers = {"label": choice.label, "key": key, "value": value, "side": side}
             yield Reason("edge", numbers)
-
-
-def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:
-    """Return a note on configurations that may be better, because their steps ended early."""
-    short = sum(
-        any(math.isinf(run.ran) and not run.reached and not run.diverged for run in choice.scores)
-        for choice in contenders
-    )
-    if target is None or not short:
-        return []
-    return [
-        f"{short} of {len(contenders)} configurations ended at run.steps = "
-        f"{space.scenario.run.steps} before loss {target:g}; with more steps, one may be best"
-    ]

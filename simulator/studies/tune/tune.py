@@ -17,7 +17,7 @@ from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
 from .race import Search
-from .result import TuneResult, ended_short, notes_of
+from .result import TuneResult, notes_of
 from .runner import Runner, TuneDirectory, quiet
 from .space import Space, space
 
@@ -80,7 +80,6 @@ def tune(  # noqa: PLR0913 - the options of the command
         models = {rival.label: rival.model for rival in ranked if rival.model}
         based = {label: rival for label, rival in models.items() if rival.basis}
         notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
-        notes += ended_short(tried, ranked, aim.target)
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(
