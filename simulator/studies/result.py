@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import InputError
 from ..objectives import plugins
 from ..objectives.build import bases
 from ..objectives.learning_curve.objective import Expected
@@ -199,23 +198,6 @@ class Result(Display):
         The points are those at the steps that every seed has evaluated.
         """
         return {label: statistics.aligned(runs) for label, runs in self.groups.items()}
-
-    @classmethod
-    def merged(cls, parts: Sequence["Result"]) -> "Result":
-        """Merge results of different seeds into one.
-
-        The numbers equal those of one call with all seeds. Raises InputError if scenarios differ,
-        or if two parts have the same seed.
-        """
-        first, *others = sorted(parts, key=lambda part: min(part.seeds))
-        seeds = [seed for part in (first, *others) for seed in part.seeds]
-        if any(part.scenario.table != first.scenario.table for part in others):
-            raise InputError("merged: results of other scenarios; give those of one")
-        if len({*seeds}) < len(seeds):
-            raise InputError(f"merged: {statistics.seeds(seeds)}: a seed appears in two results")
-        every = [part.groups for part in (first, *others)]
-        runs = [run for label in first.groups for groups in every for run in groups[label]]
-        return replace(first, seeds=seeds, runs=runs, resumed=sum(part.resumed for part in parts))
 
     def records(self) -> list[dict[str, Any]]:
         """Return one flat dict per evaluation, a row of a data frame.

@@ -3,7 +3,6 @@
 import pickle
 import re
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,18 +133,6 @@ def test_a_report_is_the_path_of_a_page(results):
     made = results["Comparison"]
     path = paceline.report([made.predicted.path])
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_results_of_some_seeds_are_merged_into_that_of_all(results):
-    parts = [paceline.simulate(world(), seed=seed, seeds=1) for seed in (2, 0, 1)]
-    whole = paceline.Result.merged(parts)
-    assert whole.json() == results["Result"].json()
-    assert alike(whole.records(), results["Result"].records())
-    with pytest.raises(paceline.InputError, match="in two results"):
-        paceline.Result.merged([parts[0], parts[0]])
-    other = replace(parts[1], scenario=world(server={"apply": "1 s"}))
-    with pytest.raises(paceline.InputError, match="other scenarios"):
-        paceline.Result.merged([parts[0], other])
 
 
 def test_the_study_of_a_search_is_optunas_own(results):

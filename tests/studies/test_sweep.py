@@ -120,12 +120,9 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys):
         assert not Path("runs").exists()
 
 
-def test_every_wrong_point_is_told_once(folder):
-    with pytest.raises(InputError) as caught:
-        paceline.sweep("test.toml", {"cluster.workers": [0, 4, -1], "run.steps": [5, 6, 7]})
-    assert str(caught.value).count("too small") == 2
-    with pytest.raises(InputError, match="2 more, shown once these are corrected"):
-        paceline.sweep("test.toml", {"cluster.workers": [*range(-6, 1)]})
+def test_wrong_points_are_refused(folder):
+    with pytest.raises(InputError, match="too small"):
+        paceline.sweep("test.toml", {"cluster.workers": [4, 0, -1], "run.steps": [5, 6, 7]})
     with pytest.raises(InputError, match=r"points\[1\]: its keys are run.seeds"):
         paceline.sweep("test.toml", points=[{"run.steps": 5}, {"run.seeds": 5}])
     with pytest.raises(InputError, match="leave one out"):
@@ -217,12 +214,12 @@ def test_an_algorithm_is_called_the_same_everywhere(folder):
     ]
 
 
-def test_notes_say_at_how_many_points(folder):
+def test_points_share_their_notes(folder):
     result = paceline.sweep("test.toml", {"optimizer.lr": [0.1, 1e3]}, seeds=1)
     assert [row["diverged"] for row in result.rows] == [0, 0, 1, 1]
     actual = [note for note in result.notes if "diverged" in note]
     assert [note.partition(": ")[2] for note in actual] == [
-        "diverged with some seeds; try a smaller lr (at 1 of 2 points)"
+        "diverged with some seeds; try a smaller lr"
     ] * 2
 
 
@@ -409,9 +406,8 @@ def test_a_figure_has_a_line_for_each_algorithm_or_second_value(folder):
     assert [line.name for line in panel.lines[:3]] == ["ssgd, 2", "local-sgd tau=10, 2", "ssgd, 3"]
 
 
-def test_a_key_without_numbers_has_categories_and_three_keys_no_figure(folder):
-    (panel,) = chart("cheap.toml", {"network.collective": ["ring", "tree"]}).panels
-    assert panel.x.names == ["ring", "tree"]
+def test_without_a_key_with_numbers_or_with_three_keys_there_is_no_figure(folder):
+    assert chart("cheap.toml", {"network.collective": ["ring", "tree"]}) is None
     assert chart("cheap.toml", {"run.steps": [4]}) is None
     three = {"run.steps": [4, 8], "cluster.workers": [2, 3], "network.latency": ["1 ms", "2 ms"]}
     assert chart("cheap.toml", three) is None

@@ -12,8 +12,8 @@ from ...results.columns import estimate_of, ranked_by
 from ...results.figures import drawing
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
 from ...results.statistics import time_unit
+from .. import numbers as quantities
 from ..display import text
-from ..numbers import unit
 
 Row = Mapping[str, Any]
 Vary = Mapping[str, Sequence[Any]]
@@ -31,19 +31,23 @@ def files(result: SweepResult) -> dict[str, bytes]:
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:
     """Chart a quantity against the first key that has numbers.
 
-    There is one line per algorithm and value of a second key. A single key without numbers gives
-    categories. Returns None if more keys were varied, or if there are too many lines to tell apart.
+    There is one line per algorithm and value of a second key. Returns None without numbers, if more
+    keys were varied, or if there are too many lines to tell apart.
     """
-    if (keys := _keys(rows, vary)) is None:
+    varied = {key: values for key, values in vary.items() if len(values) > 1}
+    key = next((key for key, values in varied.items() if numbers(values)), "")
+    parsed = numbers(vary[key]) if key else None
+    if parsed is None or len(varied) > 2:
         return None
-    key, second = keys
+    second = next((name for name in varied if name != key), None)
     lines: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         lines[row["label"] + (f", {text(row[second])}" if second else "")].append(row)
     if len(lines) > LINES:
         return None
     measure, name, size = _measure(rows, vary, target)
-    across, at = _across(key, vary[key])
+    places, unit = parsed
+    at = dict(zip(map(text, vary[key]), places, strict=True))
     drawn = list[Line]()
     for index, (label, shown) in enumerate(lines.items()):
         points = sorted((at[text(row[key])], *_ends(row, measure)) for row in shown)
@@ -51,30 +55,18 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
         look, band = Look.at(index), (low / size, high / size)
         drawn.append(Line(label, x, mean / size, look, band, marks="all", key=f"l{index}"))
     means = np.concatenate([np.asarray(line.y) for line in drawn])
-    up = fitted(name, means[np.isfinite(means)])
-    heading = f"lines: by {second}" if second else ""
+    log = min(places) > 0 and max(places) >= DECADE * min(places)
+    ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
+    across = Axis(f"{key} ({unit})" if unit else key, log=log, ticks=ticks)
+    up, heading = fitted(name, means[np.isfinite(means)]), f"lines: by {second}" if second else ""
     return Chart(title, _caption(rows, measure), [Panel(across, up, drawn, heading=heading)])
-
-
-def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
-    """Return the key of the horizontal axis, and any key of the lines."""
-    varied = {key: values for key, values in vary.items() if len(values) > 1}
-    key = next((key for key, values in varied.items() if numbers(values)), next(iter(varied), None))
-    if key is None:
-        return None
-    points = len({tuple(text(row[name]) for name in varied) for row in rows})
-    if len(varied[key]) == points:  # one key, or several that vary together
-        return key, None
-    if len(varied) != 2:
-        return None
-    return key, next(name for name in varied if name != key)
 
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
     """Return values in the unit of the first; None if some are not numbers."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(map(float, values)), ""
-    shown = unit(text(values[0]))
+    shown = quantities.unit(text(values[0]))
     for dimension in SI:
         with suppress(ValueError, TypeError):
             return [to_si(x, dimension) / to_si(f"1 {shown}", dimension) for x in values], shown
@@ -105,16 +97,3 @@ def _ends(row: Row, measure: str) -> tuple[float, float, float]:
     """Return an estimate and the ends of its interval; nan if missing."""
     estimate = estimate_of(row, measure)
     return (estimate.value, *(estimate.interval or (np.nan, np.nan)))
-
-
-def _across(key: str, values: Sequence[Any]) -> tuple[Axis, dict[str, float]]:
-    """Return the axis of a key, and the position of every value on it."""
-    texts, parsed = [*map(text, values)], numbers(values)
-    if parsed is None:
-        return Axis(key, names=texts), {name: float(at) for at, name in enumerate(texts)}
-    places, unit = parsed
-    ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
-    title = f"{key} ({unit})" if unit else key
-    return Axis(
-        title, log=min(places) > 0 and max(places) >= DECADE * min(places), ticks=ticks
-    ), dict(zip(texts, places, strict=True))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...load.document import SHOWN
 from ...load.load import Programs, loaded, varied
 from ...objectives import plugins
 from ...results import statistics, store
@@ -107,9 +106,8 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
-    """Return the scenario at every point; raise InputError for the first few faults."""
-    scenarios: list[Scenario] = []
-    wrong: dict[str, None] = {}
+    """Return the scenario at every point. Raises InputError for the first fault."""
+    scenarios = list[Scenario]()
     for point in points:
         overrides = [f"{key}={text}" for key, text in point.items()]
         try:
@@ -118,12 +116,7 @@ def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
             message = str(error)
             for text in overrides:
                 message = message.replace(f"--set {text}", text)
-            wrong |= dict.fromkeys(message.splitlines())
-    lines = [*wrong]
-    if len(lines) > SHOWN:
-        lines[SHOWN:] = [f"{len(lines) - SHOWN} more, shown once these are corrected"]
-    if lines:
-        raise InputError("\n".join(lines))
+            raise InputError(message) from None
     return scenarios
 
 

@@ -1,7 +1,6 @@
 """Make the table of a sweep: one row per point and algorithm."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,11 +131,12 @@ def measured(scenario: Scenario, seeds: range, execution: Execution) -> Record:
     missed: Any = links.time_error_models(scenario, groups, execution)
     runs = [run for same in groups.values() for run in same]
     result = Result(scenario, [*seeds], runs, links=missed)
-    # notes that points may share; the step of divergence differs by run
-    notes = [(run.label, note) for run in runs for note in run.notes]
-    notes = [pair for pair in notes if not pair[1].startswith("diverged")]
+    notes = list[str]()  # that points may share; the step of divergence differs by run
+    for run in runs:
+        lost = "diverged with some seeds; try a smaller lr"
+        notes += [f"{run.label}: {lost if x.startswith('diverged') else x}" for x in run.notes]
     models = result.loss_models.items()
-    notes += [(label, f"basis of its loss: {learning.rest(model)}") for label, model in models]
+    notes += [f"{label}: basis of its loss: {learning.rest(model)}" for label, model in models]
     record = {
         "rows": [_row(result, summary) for summary in result.algorithms],
         "notes": [*dict.fromkeys(notes)],
@@ -176,16 +176,16 @@ def collected(
 ) -> SweepResult:
     """Make a table of the records, in the order of points and algorithms."""
     values = [{key: value(text) for key, text in point.items()} for point in points]
-    pairs = [*zip(values, records, strict=True)]
+    pairs = zip(values, records, strict=True)
     rows = [point | row for point, record in pairs for row in record["rows"]]
-    count = Counter(tuple(pair) for record in records for pair in record["notes"])
+    notes = dict.fromkeys(note for record in records for note in record["notes"])
     every = [algorithm for scenario in scenarios for algorithm in scenario.algorithm]
     based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
         base,
         values,
         even(rows),
-        [*base.notes, *notes(rows, count)],
+        [*base.notes, *notes],
         plugins.versions(*(scenario.objective for scenario in scenarios)),
         [record["pick"] for record in records],
         sorted({algorithm.label for algorithm in every if algorithm.bound}),
@@ -215,18 +215,6 @@ def labelled(scenarios: Sequence[Scenario]) -> list[Scenario]:
         return scenario.model_copy(update={"algorithm": algorithm})
 
     return [*map(renamed, scenarios)]
-
-
-def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
-    """Return warnings; `count`: how often each (label, note) occurs in runs."""
-    size = Counter(row["label"] for row in rows)
-    lost = Counter(row["label"] for row in rows if row["diverged"])
-    diverged = "diverged with some seeds; try a smaller lr"
-    count += Counter({(label, diverged): points for label, points in lost.items()})
-    return [
-        f"{label}: {note}" + f" (at {points} of {size[label]} points)" * (points < size[label])
-        for (label, note), points in count.items()
-    ]
 
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:

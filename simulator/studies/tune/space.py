@@ -281,12 +281,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
             "local-sgd = { tau = [1, 2, 4, 8] }"
         )
     if not tuned:
-        tried = "; ".join(
-            f"{family}: {', '.join(f'{key} {_list(x)}' for key, x in entry.choices.items())}"
-            for family, entry in entries.items()
-            if entry.choices
-        )
-        notes.append(f"no [tune] in {scenario.file}, so the default space is searched: {tried}")
+        notes.append(f"no [tune] in {scenario.file}, so the default values are searched")
     every, run = scenario.run.evaluate_every, scenario.run
     if every is None:
         step = min(scenario.team.mean_compute)
@@ -397,10 +392,6 @@ def _steps_of_mean(
     cost = mean_cost(world)
     seconds = cost.transmission / fragments + cost.latency
     return math.ceil(seconds / compute) if seconds < math.inf else 0
-
-
-def _list(values: Values) -> str:
-    return "/".join(map(str, values)) if isinstance(values, tuple) else str(values)
 
 
 def _default(
