@@ -230,18 +230,6 @@ def theory(lab: Lab, *, name: str, path: str) -> Finding:
 # AdaComm
 
 
-def throughout(lab: Lab, *, name: str, sets: Sequence[str] = ()) -> Finding:
-    """Return the smallest ratio over time of a fixed period's loss to AdaComm's."""
-    *fixed, adaptive = lab.runs(name, *sets).groups.values()
-    times = np.arange(120.0, min(run.duration for run in fixed[0]), 30.0)
-    ours = sampled(adaptive, "loss", times)
-    ratios = np.array([sampled(runs, "loss", times) / ours for runs in fixed])
-    least = np.unravel_index(np.argmin(ratios.mean(axis=1)), (len(ratios), len(times)))
-    which, when = map(int, least)
-    note = f"The smallest belongs to {fixed[which][0].label} at {times[when]:.0f} s."
-    return mean(ratios[which, :, when], note)
-
-
 def plateau(lab: Lab, *, name: str, steps: int, sets: Sequence[str] = ()) -> Finding:
     """Return AdaComm's fall in the time of `steps` of tau = 1, relative to that of tau = 1.
 
@@ -279,13 +267,6 @@ def tolerated(lab: Lab, *, name: str, label: str = "D = 20") -> Finding:
     slope = (means[1] - means[0]) / (steps[1] - steps[0])
     note = f"{slope:.4g} gradients of {compute:g} s."
     return Finding(means[0] - slope * (steps[0] - compute), note=note)
-
-
-def hidden_per_step(lab: Lab, *, name: str) -> Finding:
-    """Return the latency hidden by a step of delay (s), by least squares over the delays."""
-    delays = (4, 8, 12, 16, 20)
-    hidden = [tolerated(lab, name=name, label=f"D = {D}").value for D in delays]
-    return Finding(float(np.polyfit(delays, hidden, 1)[0]))
 
 
 # HPSGD
@@ -350,15 +331,6 @@ def cell(
     """Return one number of a table."""
     row = next(row for row in table if row["cell"] == name)
     return mean(lead(lab, row, metric, sets=sets))
-
-
-def nearer(
-    lab: Lab, *, table: Sequence[Mapping[str, Any]], to: str, near: int, far: int
-) -> Finding:
-    """Return how much farther one step size is from a baseline than another."""
-    rows = {row["cell"]: row for row in table}
-    far_off, close = (np.abs(lead(lab, rows[str(size)], other=to)) for size in (far, near))
-    return mean(far_off - close)
 
 
 def step(
