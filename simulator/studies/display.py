@@ -1,16 +1,15 @@
-"""`Display`, the base of every result, which shows a sentence, a table and a figure."""
+"""`Display`, the base of every result, which shows a sentence and a figure."""
 
 import base64
 import importlib
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..inputs import messages
-from ..results.columns import PAGE, RESULT_COLUMNS, ResultColumn
 from ..results.figures import drawing
 from ..results.figures.chart import Chart, without_bands
 
@@ -21,11 +20,10 @@ if TYPE_CHECKING:  # an optional package; matplotlib takes half a second to impo
 Row = Mapping[str, Any]
 LINE, LINES = 96, 2  # characters per line of a repr, and lines after its first
 UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space between a number and its unit
-SHOWN = 50  # rows of a table in a notebook
 
 
 class Display:
-    """A result with a short repr, a table and a figure for notebooks, and data frames."""
+    """A result with a short repr, a figure for notebooks, and data frames."""
 
     verdict: Any
 
@@ -43,10 +41,6 @@ class Display:
         """The answer in a sentence or two."""
         return str(self.verdict.sentence)
 
-    def _table(self) -> list[dict[str, str]]:
-        """Return rows of texts by heading."""
-        raise NotImplementedError
-
     def _chart(self) -> Chart | None:
         """Return the figure, or None if there is nothing to draw."""
         raise NotImplementedError
@@ -57,17 +51,14 @@ class Display:
         return "\n".join([f"<{type(self).__name__}: {self._head}>", *lines])
 
     def _repr_html_(self) -> str:
-        """Return the answer, the table and the figure as HTML for a notebook."""
-        from jinja2 import Environment, FileSystemLoader  # noqa: PLC0415 - notebooks alone need it
-
-        chart, image = self._chart(), ""
+        """Return the answer and the figure as HTML for a notebook."""
+        chart, words, figure = self._chart(), escape(_whole(self._in_words)), ""
         if chart:
             image = base64.b64encode(drawing.encode(chart, "svg")).decode()
-        folder = FileSystemLoader(Path(__file__).parent)
-        made = Environment(loader=folder, autoescape=True, trim_blocks=True)
-        made.filters["whole"] = _whole
-        template = made.get_template("display.html.j2")
-        return template.render(words=self._in_words, rows=self._table(), most=SHOWN, image=image)
+            style = "display:block;width:100%;max-width:660px;background:white"
+            source = f"data:image/svg+xml;base64,{image}"
+            figure = f'<img style="{style}" alt="Figure. {words}" src="{source}">'
+        return f"<div><p>{words}</p>{figure}</div>"
 
     def plot(self, *, size: tuple[float, float] | None = None, band: bool = True) -> "Axes":
         """Draw the figure.
@@ -115,17 +106,6 @@ def extra(name: str) -> Any:
 def text(value: Any) -> str:
     """Return a value as a scenario states it, without a text's quotes."""
     return value if isinstance(value, str) else messages.toml(value)
-
-
-def shown_columns(
-    rows: Sequence[Row], values: Mapping[str, Callable[[Row], Any]], where: str = PAGE
-) -> list[ResultColumn]:
-    """Return the result columns with a value in these rows, which tables `where` show.
-
-    `values`: functions of a row, by column key.
-    """
-    shown = (column for column in RESULT_COLUMNS if where in column.shown_in)
-    return [one for one in shown if any(values[one.key](row) is not None for row in rows)]
 
 
 def without_tables(row: Row) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from ..results import (
     store,
     usage,
 )
-from ..results.columns import RESULT_COLUMNS
 from ..results.figures import curves, style
 from ..results.figures.chart import Chart
 from ..results.intervals import HEAVY
@@ -29,7 +28,7 @@ from ..results.wording import Reason
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve
 from . import learning
-from .display import Display, shown_columns
+from .display import Display
 
 T = TypeVar("T")
 
@@ -211,17 +210,6 @@ class Result(Display):
         many, seeds = len(self.groups), statistics.seeds(self.seeds)
         title = self.scenario.title or self.scenario.file
         return f"{many} algorithm{'s' * (many > 1)}, {seeds}, {title}"
-
-    def _table(self) -> list[dict[str, str]]:
-        rows = self.algorithms
-        columns = shown_columns(rows, {column.key: column.of_summary for column in RESULT_COLUMNS})
-        _, amounts = consumption.cells(rows, self.scenario.run.target_loss)
-        return [
-            {"algorithm": row["label"]}
-            | {column.words: column.show(column.of_summary(row)) for column in columns}
-            | {heading: cell(row) for heading, cell in amounts.items()}
-            for row in rows
-        ]
 
     def _chart(self) -> Chart | None:
         if not all(runs[0].curve["time"] for runs in self.groups.values()):

@@ -179,9 +179,6 @@ class SolveResult(Display):
     def _in_words(self) -> str:
         return " ".join(self.sentences)
 
-    def _table(self) -> list[dict[str, str]]:
-        return [{"algorithm": one.label, self.key: self._answer(one)} for one in self.solutions]
-
     def _chart(self) -> Chart | None:
         """Chart the values for which the condition holds, as one bar per algorithm."""
         low, high = self.scale.low, self.scale.high

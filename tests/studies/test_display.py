@@ -66,16 +66,14 @@ def test_a_repr_is_a_few_short_lines(kind, results):
 
 
 @looped("kind", TYPES)
-def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(kind, results):
+def test_a_notebook_gets_an_answer_and_a_figure_without_any_other_file(kind, results):
     result = results[kind]
     page = result._repr_html_()
-    assert page.count("<table") == page.count("<img") == 1
+    assert page.count("<img") == 1
     assert all(
         item.startswith("data:image/svg+xml;base64,") for item in re.findall('src="([^"]*)"', page)
     )
     assert not re.search(r"https?://|<script|<link|<world>", page)
-    assert "local-sgd" in page
-    assert "overflow-x:auto" in page
 
 
 @looped("kind", TYPES)

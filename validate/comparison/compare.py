@@ -8,7 +8,7 @@ from rich.table import Table
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.reports.terminal import headed
-from paceline.simulator.results import read, statistics, store
+from paceline.simulator.results import read, store
 from paceline.simulator.results.figures import curves, drawing
 from paceline.simulator.results.figures.chart import Chart, Look
 from paceline.simulator.results.figures.style import FORMATS
@@ -47,20 +47,6 @@ class Comparison(Display, ComparisonStatistics):
     @property
     def _in_words(self) -> str:
         return self.sentence
-
-    def _table(self) -> list[dict[str, str]]:
-        units = {PACE: "s", TARGET: "s"}
-        table = []
-        for row in self.rows:
-            unit = "%" if row["quantity"].endswith("_share") else units.get(row["quantity"], "")
-            one, other = (
-                statistics.with_unit(row[side], unit) for side in ("predicted", "measured")
-            )
-            error = "-" if row["error"] is None else f"{100 * row['error']:+z.1f} %"
-            words = row["quantity"].replace("_", " ")
-            cells = {"predicted": one, self.basis: other, "error": error}
-            table.append({"algorithm": row["algorithm"], "quantity": words} | cells)
-        return table
 
     def _chart(self) -> Chart:
         """Chart the loss, or without one the steps, against wall-clock time.

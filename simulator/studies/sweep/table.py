@@ -4,20 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from typing import Any
 
 from ...inputs import csv_files, messages
 from ...objectives import plugins
 from ...objectives.build import bases
-from ...results import consumption, intervals, statistics, wording
+from ...results import consumption, intervals, statistics
 from ...results.columns import (
-    BY_KEY,
     RESULT_COLUMNS,
-    SWEEP,
-    ResultColumn,
     estimate_columns,
-    estimate_of,
     ranked_by,
 )
 from ...results.figures.chart import Chart
@@ -25,7 +20,7 @@ from ...results.run import diverged
 from ...results.verdict import EQUAL_LOSS, Verdict, of_points
 from ...scenario.scenario import Scenario
 from .. import learning, links
-from ..display import Display, even, shown_columns, text
+from ..display import Display, even
 from ..execution import Execution
 from ..result import Result
 from .points import Point, value
@@ -89,15 +84,6 @@ class SweepResult(Display):
         words = "loss at the end of the shortest run" if measures == {"loss"} else column.words
         return of_points(self.picks, words, column.key)
 
-    def _table(self) -> list[dict[str, str]]:
-        columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
-        return [
-            {key: text(row[key]) for key in self.vary}
-            | {"algorithm": row["label"]}
-            | {column.words: _cell_of(row, column) for column in columns}
-            for row in self.rows
-        ]
-
     def _chart(self) -> Chart | None:
         from . import figure  # noqa: PLC0415 - it draws this
 
@@ -118,11 +104,6 @@ class SweepResult(Display):
             "versions": self.versions,
             "notes": self.notes,
         }
-
-
-def _cell_of(row: Row, column: ResultColumn) -> str:
-    has_value = row[column.key] is not None
-    return wording.cell(estimate_of(row, column.key), column.unit) if has_value else "-"
 
 
 def measured(scenario: Scenario, seeds: range, execution: Execution) -> Record:

@@ -10,10 +10,10 @@ from ...errors import InputError
 from ...inputs.messages import toml
 from ...objectives import plugins
 from ...objectives.build import loss_basis
-from ...results import consumption, statistics, wording
+from ...results import statistics
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.figures.chart import Chart
-from ...results.intervals import USUAL, Estimate, stated
+from ...results.intervals import Estimate, stated
 from ...results.order import Order
 from ...results.verdict import (
     Compared,
@@ -272,20 +272,6 @@ class TuneResult(Display):
         tried, seeds = len(self.ranked), statistics.seeds(self.seeds)
         scenario = self.space.scenario
         return f"{tried} configurations, {seeds}, {scenario.title or scenario.file}"
-
-    def _table(self) -> list[dict[str, str]]:
-        unit, rows = self.objective.unit, self.rows(self.ranked)
-        _, amounts = consumption.cells(rows)
-        return [
-            {
-                "configuration": row["label"],
-                f"{self.objective.says} ({USUAL})": wording.cell(stated(row, "value"), unit),
-                "seeds": f"{row['reached']} of {row['seeds']}",
-                "given up": row["stopped"] or "",
-            }
-            | {heading: cell(row) for heading, cell in amounts.items()}
-            for row in rows
-        ]
 
     def _chart(self) -> Chart | None:
         from . import figures  # noqa: PLC0415 - it draws this
