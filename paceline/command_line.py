@@ -208,8 +208,7 @@ def _sweep(scenario: str, vary: list[str] | None = None, **given: Any) -> Answer
     finished runs: repeat an interrupted command, or add values, and only the rest runs.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.sweep.points import axes
-    from paceline.simulator.studies.sweep.sweep import sweep
+    from paceline.simulator.studies.sweep.sweep import axes, sweep
 
     with _study(scenario, "-sweep", **given) as (loaded, how):
         result = sweep(loaded, axes(vary or ()), **how)
@@ -394,8 +393,7 @@ def _reproduce(
     with figures. Repeat an interrupted command to resume it.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.papers.reading import NAMES, REAL
-    from paceline.simulator.studies.papers.reproduce import reproduce
+    from paceline.simulator.studies.papers.reproduce import NAMES, REAL, reproduce
 
     names = NAMES if paper is None else (paper,)
     with _resumable(out), _progress("reproducing", "claims", known=inf) as progress:

@@ -91,7 +91,7 @@ UNPICKLING = {"validate/training/messages.py", "validate/launch/job.py"}
 """Between processes of one run: docs/concepts/trust.md says why that is within what is trusted."""
 IMPORTING = {  # by a name that our own text has, or that an installed package offers
     "paceline/__init__.py", "paceline/command_line.py", "simulator/load/document.py",
-    "simulator/studies/papers/reading.py", "simulator/studies/display.py",
+    "simulator/studies/display.py",
     "validate/torch_objective/models.py",
 }  # fmt: skip
 
@@ -567,8 +567,7 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/load/listing.py",  # shipped scenarios
         "simulator/network/fabric/records.py",  # its own source
         "simulator/reports/page/page.py",  # shipped style and script
-        "simulator/studies/papers/reproduce.py",  # a shipped template
-        "simulator/studies/papers/reading.py",  # shipped claims
+        "simulator/studies/papers/reproduce.py",  # a shipped template, and claims
         "simulator/studies/execution.py",  # source files
         "simulator/results/store.py",  # parts that this version has kept
         "simulator/studies/size.py",  # the kernel's limit

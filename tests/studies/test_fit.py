@@ -93,7 +93,7 @@ def test_a_whole_number_comes_back(tmp_path):
     ("keys", "free"),
     [
         ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"}, 2),
-        ({"network.bandwidth": "1 Mbit/s to 1 Gbit/s", "model.parameters": "1000 to 1e8"}, 2),
+        ({"network.bandwidth": "1 Mbit/s to 1 Gbit/s", "model.parameters": "1000 to 90000000"}, 2),
         ({"optimizer.lr": "0.01 to 1", "network.bandwidth": "1 Mbit/s to 1 Gbit/s"}, 1),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from paceline import InputError, reproduce
 from paceline.command_line import run
-from paceline.simulator.studies.papers import claim, reading
+from paceline.simulator.studies.papers import claim
 from paceline.simulator.studies.papers import reproduce as page
 from paceline.simulator.studies.papers.claim import (
     Claim,
@@ -23,8 +23,8 @@ from paceline.simulator.studies.papers.measures import QUICK, Lab
 from tests.helpers.cases import beside
 
 DOCS = Path(__file__).parents[2] / "docs/evidence"
-REAL = reading.paper(reading.REAL)
-ALL = [(name, item) for name in reading.NAMES for item in reading.paper(name).claims]
+REAL = page.paper_of(page.REAL)
+ALL = [(name, item) for name in page.NAMES for item in page.paper_of(name).claims]
 
 
 def speedup(lab):
@@ -64,7 +64,7 @@ MADE = Paper(
 
 @pytest.fixture
 def made(monkeypatch):
-    monkeypatch.setattr(reading, "paper", lambda name: MADE)
+    monkeypatch.setattr(page, "paper_of", lambda name: MADE)
 
 
 VERDICTS = [*csv.DictReader(beside(__file__, "verdicts.csv").splitlines())]
@@ -197,10 +197,10 @@ def test_claims_on_real_data_have_scenarios_and_a_claim_on_a_stand_in():
 
 def test_the_page_on_real_data_shows_the_stand_ins_verdicts(tmp_path, monkeypatch):
     claims = [replace(one, stand_in=f"adacomm: {one.name}") for one in MADE.claims[:2]]
-    real = replace(MADE, name=reading.REAL, claims=tuple(claims))
-    monkeypatch.setattr(reading, "paper", lambda name: real)
+    real = replace(MADE, name=page.REAL, claims=tuple(claims))
+    monkeypatch.setattr(page, "paper_of", lambda name: real)
     (tmp_path / page.TABLE).write_text("paper,claim,verdict\nadacomm,far faster,undecided\n")
-    reproduce([reading.REAL], jobs=1, out=tmp_path / "runs", report=tmp_path)
+    reproduce([page.REAL], jobs=1, out=tmp_path / "runs", report=tmp_path)
     text = (tmp_path / "real-data.md").read_text("utf-8")
     assert "| holds in sign | undecided |" in text
     assert "- **far faster**: because" in text
@@ -210,9 +210,9 @@ def test_the_page_on_real_data_shows_the_stand_ins_verdicts(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_a_claim_by_real_gradients(monkeypatch, tmp_path):
     claims = tuple(one for one in REAL.claims if one.name == "HPSGD: final accuracy")
-    monkeypatch.setattr(reading, "paper", lambda name: replace(REAL, claims=claims, figures={}))
+    monkeypatch.setattr(page, "paper_of", lambda name: replace(REAL, claims=claims, figures={}))
     sets = ["objective.data=digits", "run.steps=200"]
-    (row,) = reproduce([reading.REAL], overrides=sets, jobs=2, out=tmp_path)["claims"]
+    (row,) = reproduce([page.REAL], overrides=sets, jobs=2, out=tmp_path)["claims"]
     assert row["verdict"] == Verdict.HOLDS
     assert row["note"].count("optimizer.lr=") == 2
     assert row["sets"] == sets
@@ -234,8 +234,8 @@ def test_wrong_input(tmp_path, capsys):
 
 
 def test_claims_are_told_apart():
-    for name in (*reading.NAMES, reading.REAL):
-        paper = reading.paper(name)
+    for name in (*page.NAMES, page.REAL):
+        paper = page.paper_of(name)
         assert paper.name == name
         assert len({one.name for one in paper.claims}) == len(paper.claims) > 5
         for one in paper.claims:
@@ -256,11 +256,11 @@ OTHERS = {  # than "holds", of claims about time; an experiment shows what is be
 }
 
 
-@pytest.mark.parametrize("name", reading.NAMES)
+@pytest.mark.parametrize("name", page.NAMES)
 def test_claims_about_time(name):
     """What needs no learning holds, contradicts the rest of the paper, or is listed above."""
     lab = Lab()
-    for one in reading.paper(name).claims:
+    for one in page.paper_of(name).claims:
         if one.timing:
             usual = Verdict.INCONSISTENT if one.inconsistent else Verdict.HOLDS
             assert one.verdict(one.measure(lab)) is OTHERS.get(one.name, usual), one.name
@@ -278,7 +278,7 @@ def test_the_table_has_these_claims():
 @pytest.mark.slow
 def test_every_claim(tmp_path):
     rows = reproduce(out=tmp_path / "runs", report=tmp_path / "docs")["claims"]
-    assert {row["paper"] for row in rows} == set(reading.NAMES)
+    assert {row["paper"] for row in rows} == set(page.NAMES)
     assert all(row["why"] for row in rows)
     failing = {(row["paper"], row["claim"]) for row in rows if row["verdict"] == Verdict.FAILS}
     assert failing == {

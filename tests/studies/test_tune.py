@@ -31,9 +31,8 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune import figures, ranking
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
-from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
+from paceline.simulator.studies.tune.race import Contender, Race, TuneDirectory, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult, notes_of
-from paceline.simulator.studies.tune.runner import TuneDirectory
 from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.studies.tune.tune import tune
 from tests.command_line.test_command_line import INTERRUPTED

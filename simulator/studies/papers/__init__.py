@@ -1,4 +1,4 @@
 """The four papers, claim by claim: `paceline reproduce`.
 
-Import `reproduce.reproduce`; `reading` says how the claims of each are written.
+Import `reproduce.reproduce`, which says how the claims of each are written.
 """

@@ -1,26 +1,130 @@
 """`paceline sweep`: run a scenario at many points of its keys, and collect one table."""
 
 import hashlib
+import math
 import random
-from collections.abc import Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...inputs import messages
+from ...load.document import override
 from ...load.load import Programs, loaded, varied
 from ...objectives import plugins
 from ...results import statistics, store
 from ...results.figures import style
+from ...results.statistics import jsonable
 from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from .. import executors, size
 from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
 from . import figure, table
-from . import points as grids
-from .points import Point
 from .table import Record, SweepResult
+
+LARGEST = 100_000
+REMEDY = "write one such as network.latency=20 ms,40 ms"
+
+Point = Mapping[str, str]
+Axes = Mapping[str, Sequence[str]]
+"""The values of each key."""
+
+_ASSIGNMENT = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[^"'=])*?)\s*=(.*)""", re.DOTALL)
+
+
+def axes(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Parse texts "table.key=V1,V2". Raises InputError naming the text."""
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        assignment = _ASSIGNMENT.fullmatch(text)
+        if assignment is None or not assignment[1]:
+            raise InputError(f"--vary {text}: not table.key=V1,V2; {REMEDY}")
+        key = assignment[1]
+        if key in values:
+            raise InputError(f"--vary {text}: {key} is varied twice; name all its values at once")
+        values[key] = split(assignment[2], f"--vary {text}")
+    return values
+
+
+def split(text: str, where: str = "") -> list[str]:
+    """Split values at the commas outside brackets and quotes.
+
+    A value that begins like a TOML list, table or quoted text continues until that is complete;
+    other values end at the next comma. Raises InputError, which begins with `where`.
+    """
+    values, value = [], ""
+    for part in text.split(","):
+        value = f"{value},{part}" if value else part.strip()
+        fault = _fault(value)
+        if not fault:
+            values.append(value.strip())
+            value = ""
+    if value:
+        raise InputError(f"{where}: not TOML; close its quotes and brackets: {value} ({fault})")
+    if not all(values):
+        raise InputError(f'{where}: a value is missing; write "" for an empty text')
+    return values
+
+
+_CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
+def _fault(value: str) -> str:
+    """Return why a value that begins like TOML is not TOML; "" if it is."""
+    closes = _CLOSES.get(value[:1])
+    if closes is None:
+        return ""
+    if not value.rstrip().endswith(closes):  # parsing after every comma takes quadratic time
+        return f"no {closes} at its end"
+    try:
+        tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
+def grid(values: Axes) -> list[Point]:
+    """Return all combinations, the last key varying fastest. Raises InputError."""
+    count = math.prod(map(len, values.values()))
+    if count > LARGEST:
+        raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")
+    return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
+
+
+def texts(point: Mapping[str, Any]) -> Point:
+    """Return a point with its values as texts for `--set`."""
+    return {
+        key: value if isinstance(value, str) else messages.toml(jsonable(value))
+        for key, value in point.items()
+    }
+
+
+def value(text: str) -> Any:
+    """Return the TOML value of a text, or else the text itself."""
+    table: dict[str, Any] = {}
+    override(table, f"value={text}")
+    return table["value"]
+
+
+def check(points: Sequence[Point]) -> None:
+    """Raise InputError unless there are points, and all have the same keys."""
+    if not points or not points[0]:
+        raise InputError(
+            "nothing to vary; name keys and values, such as network.latency=20 ms,40 ms"
+        )
+    if len(points) > LARGEST:
+        raise InputError(f"{len(points)} points: at most {LARGEST} in one sweep; give fewer")
+    for index, point in enumerate(points):
+        if [*point] != [*points[0]]:
+            raise InputError(
+                f"points[{index}]: its keys are {', '.join(point)}; "
+                f"give each point those of the first: {', '.join(points[0])}"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,8 +170,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
     scenario = loaded(scenario, programs)
     if vary and points:
         raise InputError("vary and points: both given; leave one out")
-    chosen = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
-    grids.check(chosen)
+    chosen = grid(_axes(vary)) if vary else [texts(point) for point in points]
+    check(chosen)
     scenarios = table.labelled(_scenarios(scenario, chosen))
     execution = Execution(engine, jobs, dask)
     ranges = [seed_range(scenario, seeds, seed) for scenario in scenarios]
@@ -89,7 +193,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
             lambda left: [[at] for at in random.Random(0).sample(left, len(left))],
         )
         records, resumed = executors.complete(place, work, tasks, progress)
-        result = table.collected(scenario, chosen, scenarios, records, resumed)
+        values = [{key: value(text) for key, text in point.items()} for point in chosen]
+        result = table.collected(scenario, values, scenarios, records, resumed)
         if place.directory:
             save(result, place.directory)
     return result
@@ -98,9 +203,9 @@ def sweep(  # noqa: PLR0913 - the options of the command
 def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the values of every key as texts; one text may hold several."""
     return {
-        key: grids.split(values, key)
+        key: split(values, key)
         if isinstance(values, str)
-        else [grids.texts({key: value})[key] for value in values]
+        else [texts({key: value})[key] for value in values]
         for key, values in vary.items()
     }
 

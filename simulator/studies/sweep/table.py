@@ -23,7 +23,6 @@ from .. import learning, links
 from ..display import Display, even
 from ..execution import Execution
 from ..result import Result
-from .points import Point, value
 
 Row = dict[str, Any]
 Record = dict[str, Any]
@@ -150,21 +149,20 @@ def _row(result: Result, summary: Mapping[str, Any]) -> Row:
 
 def collected(
     base: Scenario,
-    points: Sequence[Point],
+    points: list[dict[str, Any]],
     scenarios: Sequence[Scenario],
     records: Sequence[Record],
     resumed: int,
 ) -> SweepResult:
     """Make a table of the records, in the order of points and algorithms."""
-    values = [{key: value(text) for key, text in point.items()} for point in points]
-    pairs = zip(values, records, strict=True)
+    pairs = zip(points, records, strict=True)
     rows = [point | row for point, record in pairs for row in record["rows"]]
     notes = dict.fromkeys(note for record in records for note in record["notes"])
     every = [algorithm for scenario in scenarios for algorithm in scenario.algorithm]
     based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
         base,
-        values,
+        points,
         even(rows),
         [*base.notes, *notes],
         plugins.versions(*(scenario.objective for scenario in scenarios)),

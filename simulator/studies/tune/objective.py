@@ -263,8 +263,9 @@ def _at_tokens(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 def _at_deadline(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     assert aim.deadline is not None
-    loss = loss_at(run, aim.deadline)
-    return loss if math.isfinite(loss) else math.inf, aim.deadline, FARTHEST
+    time = min(aim.deadline, run.curve["time"][-1])
+    loss = loss_at(run, time)
+    return loss if math.isfinite(loss) else math.inf, time, FARTHEST
 
 
 def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:

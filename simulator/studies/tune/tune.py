@@ -16,9 +16,8 @@ from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
-from .race import Search
+from .race import Runner, Search, TuneDirectory, quiet
 from .result import TuneResult, notes_of
-from .runner import Runner, TuneDirectory, quiet
 from .space import Space, space
 
 TRIALS = 256
