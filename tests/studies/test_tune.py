@@ -321,8 +321,6 @@ def test_what_a_model_cannot_see_is_named_and_not_equal():
     assert losses["fedavg tau=50 mu=0.1"] > 1.002 * losses["fedavg tau=50 mu=0.0"]
     assert result.reference == "ssgd codec=raw"
     assert any("cost.egress_per_gb" in note for note in result.notes)
-    fewer = parse(table, overrides=["cluster.workers=6"], file="test.toml")
-    assert any("3,145,728 tokens" in note for note in fewer.notes)
 
 
 def test_one_seed_cannot_tell():
@@ -420,7 +418,6 @@ def test_without_tune_a_default_is_searched_and_said():
     assert odd.first() == [("local-sgd", {"tau": 5, "lr": 0.07})]
     assert tried.size == 5 * 7 + 5 * 2 == len(list(tried.grid()))
     assert "no [tune]" in notes[0]
-    assert "tau 1/2/4" in notes[0]
 
 
 def test_algorithms_without_entry_take_part_as_written():
