@@ -55,11 +55,16 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
         look, band = Look.at(index), (low / size, high / size)
         drawn.append(Line(label, x, mean / size, look, band, marks="all", key=f"l{index}"))
     means = np.concatenate([np.asarray(line.y) for line in drawn])
-    log = min(places) > 0 and max(places) >= DECADE * min(places)
-    ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
-    across = Axis(f"{key} ({unit})" if unit else key, log=log, ticks=ticks)
-    up, heading = fitted(name, means[np.isfinite(means)]), f"lines: by {second}" if second else ""
+    across, up = _across(key, places, unit), fitted(name, means[np.isfinite(means)])
+    heading = f"lines: by {second}" if second else ""
     return Chart(title, _caption(rows, measure), [Panel(across, up, drawn, heading=heading)])
+
+
+def _across(key: str, places: Sequence[float], unit: str) -> Axis:
+    """Return the axis of a key."""
+    ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
+    log = min(places) > 0 and max(places) >= DECADE * min(places)
+    return Axis(f"{key} ({unit})" if unit else key, log=log, ticks=ticks)
 
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
