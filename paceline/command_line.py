@@ -559,11 +559,11 @@ def _fit_loss(
     _torch("paceline.validate.calibration.profile").require_writable(out)
     module = _torch("paceline.validate.logs.loss")
     given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, column
-    result = module.fit([baseline, *local], module.Given(*given), base, out.stem)
-    where = result.profile.write(out, overwrite=overwrite)
-    document = {"profile": result.profile.tables, "sentences": result.sentences}
-    lines = [*result.sentences, f"{OBJECTIVE}{where}"]
-    return lambda: document, lambda: lines, result.notes
+    runs = [baseline, *local]
+    profile, sentences, notes = module.fit(runs, module.Given(*given), base, out.stem)
+    lines = [*sentences, f"{OBJECTIVE}{profile.write(out, overwrite=overwrite)}"]
+    document = {"profile": profile.tables, "sentences": sentences}
+    return lambda: document, lambda: lines, notes
 
 
 def _note_name(path: Path, usual: str, given: Path | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_files
 from paceline.simulator.inputs.messages import nearest, visible
-from paceline.simulator.objectives.learning_curve import batch, curve, evidence
+from paceline.simulator.objectives.learning_curve import batch, curve
 from paceline.simulator.objectives.learning_curve.batch import Critical
 from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.programs import catalogue
@@ -74,20 +74,12 @@ class Trained:
         return np.column_stack([self.tokens / self.batch - warmup, self.loss])
 
 
-@dataclass(frozen=True)
-class LossFit:
-    """A fitted objective as a profile, with findings in sentences."""
-
-    profile: Profile
-    sentences: list[str]
-    notes: list[str]
-
-
 def fit(
     paths: Sequence[Path], given: Given, base: Path | None = None, stem: str = "loss"
-) -> LossFit:
+) -> tuple[Profile, list[str], list[str]]:
     """Fit an [objective] to logs of a baseline, which is the first, and of runs with local steps.
 
+    Return it as a profile, with findings in sentences, and notes.
     `base`: a profile to which the objective is added; `stem`: name of the file of losses beside
     it. Raises InputError.
     """
@@ -110,7 +102,7 @@ def fit(
         tables["calibration"] = {"date": today} | about
     else:  # [calibration] would claim that the step time is known
         head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
-    return LossFit(Profile(tables, head, {**below.files, **files}), sentences, notes)
+    return Profile(tables, head, {**below.files, **files}), sentences, notes
 
 
 def _curve(
@@ -142,9 +134,9 @@ def _curve(
             f"{critical.basis}."
         )
     for run in (run for run in others if run.tau > 1):
-        row, sentences = _local(fitted, [run for run in runs if run.tau == 1], run, critical, size)
+        row, sentence = _local(fitted, [run for run in runs if run.tau == 1], run, critical, size)
         table.setdefault("own", []).append(row)
-        findings += sentences
+        findings.append(sentence)
     if not size:
         notes.append(
             "--parameters is not set: scenarios cannot check that their [model] matches the run"
@@ -184,27 +176,21 @@ def chart(first: Trained, fitted: Curve) -> Chart:
 
 def _local(
     fitted: Curve, runs: Sequence[Trained], run: Trained, critical: Critical, size: float | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the table of a run with local steps, and findings.
+) -> tuple[dict[str, Any], str]:
+    """Return the table of a run with local steps, and a finding.
 
     `runs`: data-parallel ones, the baseline first.
     """
     log, sd = _behind(fitted, runs, run, critical)
     low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
-    sentences = [
+    sentence = (
         f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): needs "
         f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
         f"{high:.2f}), measured over {run.tokens.max() / run.batch:.0f} steps."
-    ]
+    )
     table = {"algorithm": run.program, "workers": run.workers, "tau": run.tau}
-    table |= {"log_steps": log, "sd": sd}
-    if not size:
-        return table, sentences
-    place = run.program, run.workers, run.tau, size
-    shown = fitted.ratio(log, sd, float(runs[0].tokens.max()) / fitted.batch)
-    penalty = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
-    sentences.append(f"With published runs: {penalty.sentence if penalty else 'none'}.")
-    return table | {"parameters": _whole(size)}, sentences
+    table |= {"log_steps": log, "sd": sd} | ({"parameters": _whole(size)} if size else {})
+    return table, sentence
 
 
 def _whole(value: float) -> float:
