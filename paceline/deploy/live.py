@@ -116,12 +116,16 @@ class LiveParameters(Flat):
 
     def begin(self) -> None:
         """Move the parameters to the start."""
-        super().go_to(self.start)
+        self.move(self.start)
+
+    def move(self, x: Tensor) -> None:
+        """Make the parameters views of `x`."""
+        super().go_to(x)
 
     def go_to(self, x: Tensor) -> None:
-        """Make the parameters views of `x`, unless they are."""
+        """Move to `x`, unless the parameters are there."""
         if x.data_ptr() != self.at.data_ptr():
-            super().go_to(x)
+            self.move(x)
         self.at = x
 
     def now(self) -> Tensor:
@@ -184,26 +188,20 @@ def local(tensors: Iterable[Tensor]) -> list[Tensor]:
         return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
 
-class Shards(Flat):
-    """Parameters of which this process has parts, in memory that FSDP manages.
+class ShardedParameters(LiveParameters):
+    """An island's parameters, of which this process has shards, in memory that FSDP manages.
 
     So they are not views of a vector: going to a vector copies its entries.
     """
-
-    at: Tensor
 
     def memory(self) -> list[Tensor]:
         """Return this process's parts of the parameters."""
         return local(self.parameters)
 
-    def go_to(self, x: Tensor) -> None:
+    def move(self, x: Tensor) -> None:
         """Copy `x` into the parameters."""
         with torch.no_grad():
             torch._foreach_copy_(self.memory(), self.views(x))
-
-
-class ShardedParameters(LiveParameters, Shards):
-    """An island's parameters, of which this process has shards."""
 
     def _moved(self) -> Iterable[Tensor]:
         dtype = self.start.dtype
