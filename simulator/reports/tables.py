@@ -64,19 +64,14 @@ def of_runs(
     columns: Columns = {"algorithm": named}
     for column in _with_values(rows, target, {*left_out, "seconds_per_gradient"} - {compared}):
         quantity = STATED.get(column.key)
-        heading = _heading(column, target and f"loss {target:g}", usual)
+        heading = column.heading.format(target=target and f"loss {target:g}")
         of_one_run = any((row.get("interval90") or {}).get(quantity) for row in rows)
-        stated_kind = USUAL if of_one_run else usual  # the kind of intervals that the heading names
-        cell: Cell = partial(column.cell, usual=stated_kind, digits=digits)
-        if of_one_run:
-            heading = heading.partition("\n(")[0] + f"\n({USUAL})"
-        elif column.key == compared:
+        kind = usual if column.key == "time_to_target_s" and not of_one_run else USUAL
+        cell: Cell = partial(column.cell, usual=kind, digits=digits)
+        if column.key == compared and not of_one_run:
             heading = what.replace(" at ", " at\n") or heading
-            heading += f"\n({USUAL})" * any("(" in text for text in texts.values())
             cell = partial(_compared, texts, cell)
-        elif column.key == "final_accuracy" and any("(" in cell(row) for row in rows):
-            heading += f"\n({USUAL})"
-        columns[heading] = cell
+        columns[_with_kind(heading, cell, rows, kind)] = cell
     if any((row.get("staleness") or {}).get("max") for row in rows):
         columns["stale\nmean/max"] = _staleness
     kinds = times(rows)
@@ -103,9 +98,9 @@ def named(row: Row) -> str:
     return f"{name} (a bound)" if row.get("bound") else str(name)
 
 
-def _heading(column: ResultColumn, target: object, usual: str) -> str:
-    """Return a column's heading, without the line on intervals if it has none."""
-    return column.heading.format(target=target, kind=usual).removesuffix("\n()")
+def _with_kind(heading: str, cell: Cell, rows: Sequence[Row], kind: str) -> str:
+    """Return a column's heading, with the kind of its intervals if some cell has one."""
+    return heading + f"\n({kind})" * any("(" in cell(row) for row in rows)
 
 
 def _compared(texts: Mapping[str, str], cell: Cell, row: Row) -> str:
@@ -196,19 +191,19 @@ def of_sweep(
     for column in RESULT_COLUMNS:
         if SWEEP not in column.shown_in or column.key not in keys:
             continue
-        heading, cell = column.heading, partial(_value_of, column)
+        heading, cell, kind = column.heading, partial(_value_of, column), USUAL
         if column.key == "time_to_target_s":
             constant = target is not None and "run.target_loss" not in vary
             reached = (row for row in rows if row[column.key] is not None)
-            usual = wording.usual(estimate_of(row, column.key) for row in reached)
-            heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
-            cell = partial(_to_target, usual)
+            kind = wording.usual(estimate_of(row, column.key) for row in reached)
+            heading = heading.format(target=f"loss {target:g}" if constant else "target")
+            cell = partial(_to_target, kind)
         elif column.key == "final_loss":
             cell = partial(_final_loss, digits)
         wide = TO_TARGET | {"final_accuracy"} if "reports_per_round" in keys else set[str]()
-        if column.key in {*wide, ranked.key} and any(_interval_of(row, column) for row in rows):
-            cell, heading = partial(_with_ends, cell, column), f"{heading}\n({USUAL})"
-        columns[heading] = cell
+        if column.key in {*wide, ranked.key}:
+            cell = partial(_with_ends, cell, column)
+        columns[_with_kind(heading, cell, rows, kind)] = cell
     kinds = [kind for kind in TIMES if f"{kind}_share" in rows[0]]
     if "reports_per_round" not in keys:
         columns[_spent(kinds)] = lambda row: shares(row[f"{kind}_share"] for kind in kinds)

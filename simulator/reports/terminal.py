@@ -89,26 +89,7 @@ def spent(rows: Sequence[Row]) -> list[Table]:
     busy = max(row["breakdown"].get(k) or 0 for row in rows for k in TIMES if k not in AWAY)
     whole = "% of all clients' time" if clients else "% of the time"
     spent = [_table(rows, {whole: named, **kinds})] * (len(kinds) > tables.FEW and busy > IDLE)
-    return [*clients, *spent, *_by_group(rows)]
-
-
-def _by_group(rows: Sequence[Row]) -> list[Table]:
-    """Tabulate the contributions of every group of sampled clients."""
-    groups = [
-        {"label": "" if place else row["label"], **group}
-        for row in rows
-        for place, group in enumerate(row.get("clients") or ())
-    ]
-    if not any(group["group"] for group in groups):
-        return []
-    clients = sum(group["clients"] for group in groups) / sum(bool(g["label"]) for g in groups)
-    cells: dict[str, Cell] = {
-        "by group": named,
-        "group": lambda group: group["group"] or "others",
-        "% of\nclients": lambda group: shares([group["clients"] / clients]),
-        "% of\ngradients": lambda group: shares([group["gradients"]]),
-    }
-    return [_table(groups, cells)]
+    return [*clients, *spent]
 
 
 def _sampled(rows: Sequence[Row]) -> bool:

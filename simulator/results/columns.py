@@ -33,7 +33,7 @@ class ResultColumn:
     """A number of one run, and its estimate over seeds.
 
     `key`: its name in sweep.csv; `heading`: its name on the terminal, where {target} stands for the
-    loss to reach and {kind} for the kind of the intervals; `words`: its name in prose and on the
+    loss to reach; `words`: its name in prose and on the
     report page; `unit`: see `statistics.with_unit`; `place`: the path of its mean in the result of
     `statistics.summarise`.
     """

@@ -3,8 +3,7 @@
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import InputError
@@ -37,15 +36,17 @@ def explore(
     loaded = load(scenario, overrides, allow_paths=allow_paths)
     if not loaded.algorithm:
         raise InputError(f"{loaded.file}: nothing to explore; add an [[algorithm]] table")
-    with _listen(port) as listener, _interrupted_by_sigterm():
+    with _listen(port) as listener:
         from werkzeug.serving import make_server  # noqa: PLC0415
 
         app = page(Explorer(loaded)).server
         app.before_request(_refuse_others)
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        number = listener.getsockname()[1]
-        server = make_server(HOST, number, app, threaded=True, fd=listener.fileno())
-        opened(f"http://{HOST}:{number}/")
+        port = listener.getsockname()[1]
+        server = make_server(HOST, port, app, threaded=True, fd=listener.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):  # which a shell may ignore
+            signal.signal(number, signal.default_int_handler)
+        opened(f"http://{HOST}:{port}/")
         server.serve_forever()  # it returns when interrupted, without raising
         raise KeyboardInterrupt
 
@@ -70,15 +71,3 @@ def _refuse_others() -> Any:
     if request.host.rsplit(":", 1)[0] in ("localhost", HOST):
         return None
     return "This page answers only under the name of this machine.", 403
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM and SIGINT raise KeyboardInterrupt, even if a shell ignores them."""
-    numbers = signal.SIGTERM, signal.SIGINT
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

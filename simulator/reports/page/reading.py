@@ -102,12 +102,6 @@ def _read(path: Path, name: str) -> FoundRun:
         return FoundRun(name, path, {SIDES[run.is_measured]: run}, **documents)
     if there:
         sides = {side: directories.read(folder) for side, folder in there.items()}
-        for side, run in sides.items():
-            if SIDES[run.is_measured] != side:
-                raise InputError(
-                    f"{run.path}: {SIDES[run.is_measured]}, not {side}; give the directories of "
-                    "simulated and real runs separately"
-                )
         return FoundRun(name, path, sides, **documents)
     if not documents:
         if (path / store.PARTS).is_dir():
