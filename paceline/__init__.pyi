@@ -48,7 +48,7 @@ from paceline.simulator.programs.server import Threshold as Threshold
 from paceline.simulator.programs.server import bounded_lead as bounded_lead
 from paceline.simulator.reports.page.page import report as report
 from paceline.simulator.scenario.scenario import Scenario as Scenario
-from paceline.simulator.studies.fit.fit import fit as fit
+from paceline.simulator.studies.fit import fit as fit
 from paceline.simulator.studies.papers.reproduce import reproduce as reproduce
 from paceline.simulator.studies.result import Result as Result
 from paceline.simulator.studies.simulate import simulate as simulate

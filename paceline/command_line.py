@@ -250,7 +250,7 @@ def _fit(scenario: str, targets: Path, fitted: Path | None = None, **given: Any)
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import explorer
     from paceline.simulator.results import store
-    from paceline.simulator.studies.fit.fit import fit
+    from paceline.simulator.studies.fit import fit
 
     overwrite = given["overwrite"]
     if fitted:  # before anything is computed

@@ -18,7 +18,7 @@ from . import tables
 from .tables import Cell, Columns, Row, named, shares, times, toml
 
 if TYPE_CHECKING:  # theory needs no simulator
-    from ..studies.fit.fit import FitResult
+    from ..studies.fit import FitResult
     from ..studies.result import Result
     from ..studies.sweep.table import SweepResult
     from ..studies.tune.result import TuneResult

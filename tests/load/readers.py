@@ -14,7 +14,7 @@ from paceline.simulator.reports.page.page import html
 from paceline.simulator.reports.page.reading import read as read_runs
 from paceline.simulator.results import documents, store
 from paceline.simulator.studies import size
-from paceline.simulator.studies.fit.targets import read as read_targets
+from paceline.simulator.studies.fit import read_targets
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline import InputError, fit, load, simulate
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
-from paceline.simulator.studies.fit import fit as module
+from paceline.simulator.studies import fit as module
 from tests.helpers.cases import beside, looped
 
 TABLE = tomllib.loads(beside(__file__, "searches.toml"))["ring"]

@@ -8,7 +8,7 @@ from typing import Any
 from ...results import consumption
 from ...results.columns import ranked_by
 from ...results.statistics import format_loss, human, percent, with_unit
-from ...studies.sweep import figure
+from ...studies.sweep import table as sweeps
 from ...studies.tune import figures
 from .. import tables
 from .parts import PageFigure, PageSection, PageTable
@@ -102,7 +102,7 @@ def sweep(document: Row, target: float | None, place: int) -> PageSection:
     caption, texts = "Each algorithm at each point; the best is bold", 1 + len(vary)
     table = PageTable.of(caption, columns, rows, texts=texts, strong=strong)
     values = {key: [*dict.fromkeys(row[key] for row in rows)] for key in vary}
-    chart, column = figure.chart(rows, values, target, ""), ranked_by(rows)
+    chart, column = sweeps.chart(rows, values, target, ""), ranked_by(rows)
     label = f"{column.words} of each algorithm at each point of the sweep"
     drawn = PageFigure.all_of(f"sweep-{place}", label, chart)
     lead = f"{chart.caption.capitalize()}." if chart else ""

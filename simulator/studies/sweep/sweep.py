@@ -24,7 +24,7 @@ from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from .. import executors, size
 from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
-from . import figure, table
+from . import table
 from .table import Record, SweepResult
 
 LARGEST = 100_000
@@ -251,7 +251,7 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
     }
     files = {"sweep.csv": table.csv_table(result.rows)}
     style.save(
-        partial(figure.files, result),
+        partial(table.figures, result),
         lambda figures: directory.replace({**files, **figures}, document),
         directory.path,
     )
