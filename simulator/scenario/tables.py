@@ -483,11 +483,7 @@ class Tune(Section):
     groups: Many[Annotated[Many[Name], Field(min_length=1)]] = optional(
         "groups of workers to train on, by name", ()
     )
-    workers: Annotated[
-        Annotated[Many[Count], Tag("other")]
-        | Annotated[dict[Name, Annotated[Many[Count], Field(min_length=1)]], Tag("table")],
-        IS_TABLE,
-    ] = optional("numbers of workers to train on, the first ones, in all or by group", ())
+    workers: Many[Count] = optional("numbers of workers to train on, the first ones", ())
     global_batch: Literal["constant", "per worker"] = optional(
         "constant: fewer workers have larger batches; per worker: the same batches",
         "constant",

@@ -815,7 +815,7 @@ def sites(tune_table, *algorithms, **changes):
 
 
 def test_sites_are_tried_at_a_constant_global_batch_in_one_table(tmp_path):
-    table = sites({"sites": [1, 2, 3], "workers": {"asia": [1]}, "groups": [["us", "eu"], ["us"]]})
+    table = sites({"sites": [1, 2, 3], "groups": [["us", "eu"], ["us"]]})
     result = found(table, objective="loss-at-tokens", out=tmp_path)
     rows = {row["label"]: row for row in result.json()["ranking"]}
     picked = find(tmp_path, "local-sgd tau=32 on 2 sites")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -85,14 +84,8 @@ def parts(scenario: Scenario) -> list[Part]:
     for chosen in tune.groups:
         counts = tuple(size * (name in chosen) for name, size in zip(names, sizes, strict=True))
         made.setdefault(counts, " + ".join(chosen))
-    if isinstance(tune.workers, dict):
-        for numbers in product(*tune.workers.values()):
-            given = dict(zip(tune.workers, numbers, strict=True))
-            counts = tuple(given.get(name, n) for name, n in zip(names, sizes, strict=True))
-            made.setdefault(counts, " ".join(f"{name}={n}" for name, n in given.items()))
-    else:
-        for n in tune.workers:
-            made.setdefault(_first(scenario, n), f"{n} worker{'s' * (n > 1)}")
+    for n in tune.workers:
+        made.setdefault(_first(scenario, n), f"{n} worker{'s' * (n > 1)}")
     return [_part(scenario, name, counts) for counts, name in made.items()]
 
 
@@ -137,7 +130,7 @@ def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
         if len(filled) > 1:
             raise InputError(
                 f"{scenario.file}: tune.workers = {workers}: the scenario has {sum(sizes)}; "
-                "to try more, name the group that grows: workers = { GROUP = [4, 8] }"
+                "to try more, give a group more workers"
             )
         sizes[filled[0]] = workers
     return tuple(np.diff(np.minimum(np.cumsum([0, *sizes]), workers)).tolist())

@@ -295,16 +295,13 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
 
 
 def _demand_groups(scenario: Scenario) -> None:
-    """Raise InputError for a name in `tune.groups` or `tune.workers` that is no group."""
+    """Raise InputError for a name in `tune.groups` that is no group."""
     names = [group.name for group in scenario.cluster.group]
-    stated = {f"tune.groups[{at}]": chosen for at, chosen in enumerate(scenario.tune.groups)}
-    if isinstance(scenario.tune.workers, dict):
-        stated["tune.workers"] = tuple(scenario.tune.workers)
-    for key, chosen in stated.items():
+    for at, chosen in enumerate(scenario.tune.groups):
         for name in chosen:
             if name not in names:
                 remedy = nearest(name, names, "groups")
-                raise InputError(f"{scenario.file}: {key}: no group {name}; {remedy}")
+                raise InputError(f"{scenario.file}: tune.groups[{at}]: no group {name}; {remedy}")
 
 
 def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
