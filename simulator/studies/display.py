@@ -25,6 +25,7 @@ UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space between a number and its
 class Display:
     """A result with a short repr, a figure for notebooks, and data frames."""
 
+    scenario: Any
     verdict: Any
 
     def records(self) -> list[dict[str, Any]]:
@@ -33,8 +34,7 @@ class Display:
 
     @property
     def _head(self) -> str:
-        """The size of the result, in a few words."""
-        raise NotImplementedError
+        return str(self.scenario.title or self.scenario.file)
 
     @property
     def _in_words(self) -> str:

@@ -196,12 +196,6 @@ class Result(Display):
         """
         return statistics.records(self.runs)
 
-    @property
-    def _head(self) -> str:
-        many, seeds = len(self.groups), statistics.seeds(self.seeds)
-        title = self.scenario.title or self.scenario.file
-        return f"{many} algorithm{'s' * (many > 1)}, {seeds}, {title}"
-
     def _chart(self) -> Chart | None:
         if not all(runs[0].curve["time"] for runs in self.groups.values()):
             return None

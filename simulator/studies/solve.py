@@ -172,10 +172,6 @@ class SolveResult(Display):
         ]
 
     @property
-    def _head(self) -> str:
-        return f"{self.condition.text}, by {self.key}; {self.scenario.title}"
-
-    @property
     def _in_words(self) -> str:
         return " ".join(self.sentences)
 

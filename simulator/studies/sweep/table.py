@@ -166,11 +166,6 @@ class SweepResult(Display):
         return self.rows
 
     @property
-    def _head(self) -> str:
-        points, many = len(self.points), len({row["label"] for row in self.rows})
-        return f"{points} points of {', '.join(self.vary)}; {many} algorithms"
-
-    @property
     def verdict(self) -> Verdict:
         """The answer: which algorithm is best, and at how many points."""
         column, measures = ranked_by(self.rows), {pick["measure"] for pick in self.picks}

@@ -30,7 +30,6 @@ from ...results.documents import adapter
 from ...results.figures.style import FORMATS
 from ...results.intervals import ROUNDING
 from ...results.prediction_interval import NO_ERRORS
-from ...results.store import TakenError
 from ...scenario.scenario import Scenario
 from .. import executors, learning, links
 from ..execution import Execution, Progress, Task
@@ -64,22 +63,10 @@ def quiet() -> Iterator[None]:
 
 
 class TuneDirectory(store.RecordDirectory):
-    """A directory that a search is writing, with the scores of finished runs as records.
-
-    Raises InputError if another command wrote it, or if it cannot be written.
-    """
+    """A directory that a search is writing, with the scores of finished runs as records."""
 
     whole, parts, log = "tune.json", ".tune", "runs.jsonl"
     names = (whole, *(f"{name}.{kind}" for name in FIGURES for kind in FORMATS))
-
-    def _demand(self) -> None:
-        for name in (store.WHOLE, store.SweepDirectory.whole):
-            if (self.path / name).exists():
-                raise TakenError(
-                    f"{self.path}: has the {name} of another command",
-                    "choose another directory with --out",
-                )
-        super()._demand()
 
     def find(self, key: str) -> Score | None:
         """Return the valid score stored under `key`, or None."""

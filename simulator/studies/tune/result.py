@@ -28,6 +28,7 @@ from ...results.verdict import (
     surest,
 )
 from ...results.wording import Reason
+from ...scenario.scenario import Scenario
 from ...scenario.tables import Range
 from ..display import Display, even, without_tables
 from ..result import free_codecs
@@ -60,6 +61,11 @@ class TuneResult(Display):
     notes: list[str]
     wall_seconds: float
     study: "Study | None" = None
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario whose space was searched."""
+        return self.space.scenario
 
     @property
     def best(self) -> Contender:
@@ -101,7 +107,7 @@ class TuneResult(Display):
         return next(contender for contender in self.ranked if contender.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
-        return ranking.simplicity(contender.candidate, self.space.scenario.programs)
+        return ranking.simplicity(contender.candidate, self.scenario.programs)
 
     @cached_property
     def _judged(self) -> ranking.Judged:
@@ -240,7 +246,7 @@ class TuneResult(Display):
         if self.verdict.pick:
             one = self.simplest.candidate
             algorithm = f"algorithm=[{toml(one.table)}]"
-            keys["set"] = [algorithm, *one.overrides(self.space.scenario.table)]
+            keys["set"] = [algorithm, *one.overrides(self.scenario.table)]
         return keys
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
@@ -267,12 +273,6 @@ class TuneResult(Display):
         """Return the rows of a data frame, one per configuration, the best first."""
         return even([without_tables(statistics.jsonable(row)) for row in self.rows(self.ranked)])
 
-    @property
-    def _head(self) -> str:
-        tried, seeds = len(self.ranked), statistics.seeds(self.seeds)
-        scenario = self.space.scenario
-        return f"{tried} configurations, {seeds}, {scenario.title or scenario.file}"
-
     def _chart(self) -> Chart | None:
         from . import figures  # noqa: PLC0415 - it draws this
 
@@ -280,7 +280,7 @@ class TuneResult(Display):
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline tune --json`."""
-        scenario = self.space.scenario
+        scenario = self.scenario
         document = {
             "scenario": {"title": scenario.title, "file": scenario.file},
             "objective": self.objective.name,
