@@ -14,7 +14,7 @@ from ..engines.dispatch import batches_seeds
 from ..engines.observer import POINTS
 from ..errors import InputError
 from ..objectives.build import dimension_of
-from ..results.run import COLUMNS, SPAN
+from ..results.run import COLUMNS
 from ..results.statistics import human, number
 from ..scenario.scenario import Scenario, World
 from .execution import Execution, cores
@@ -34,7 +34,6 @@ VECTORS = 8  # vectors per worker: parameters, gradient, noise, optimum, payload
 SAMPLE = 160.0  # numbers per sample of a mini-batch of `softmax`
 OF_MESSAGE = 170.0  # per flow of a collective
 POINT = 32.0  # per number of a curve, as a Python object
-OF_SPAN = 20.0 * SPAN.itemsize  # per span of a timeline, with its document
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -75,7 +74,6 @@ def count(scenario: Scenario, seeds: int, *, compiled: bool = False) -> Size:
         gradient += MESSAGE * 2 * workers
         memory += OF_MESSAGE * 2 * workers * workers
     memory += POINT * len(COLUMNS) * seeds * (points if points < inf else 2 * POINTS)
-    memory += OF_SPAN * min(float(run.timeline_spans), 3 * steps * workers)
     took = steps * workers * gradient + points * evaluation
     return Size(steps * workers * seeds, took * seeds, memory)
 

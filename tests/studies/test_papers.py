@@ -10,16 +10,17 @@ import pytest
 
 from paceline import InputError, reproduce
 from paceline.command_line import run
-from paceline.simulator.studies.papers import claim
+from paceline.simulator.studies.papers import measures
 from paceline.simulator.studies.papers import reproduce as page
-from paceline.simulator.studies.papers.claim import (
+from paceline.simulator.studies.papers.measures import (
+    QUICK,
     Claim,
     Finding,
     Kind,
+    Lab,
     Paper,
     Verdict,
 )
-from paceline.simulator.studies.papers.measures import QUICK, Lab
 from tests.helpers.cases import beside
 
 DOCS = Path(__file__).parents[2] / "docs/evidence"
@@ -34,7 +35,7 @@ def speedup(lab):
         a.duration / b.duration
         for a, b in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True)
     ]
-    return claim.mean(paces, "computed")
+    return measures.mean(paces, "computed")
 
 
 MADE = Paper(

@@ -74,8 +74,7 @@ def test_operations_are_counted():
     actual = size.count(scenario, 3)
     assert actual.gradients == 1000 * workers * 3
     assert size.count(scenario, 6).seconds == 2 * actual.seconds
-    spans = size.OF_SPAN * scenario.run.timeline_spans
-    assert actual.memory == pytest.approx(100 * 3 * 7 * size.POINT + spans)
+    assert actual.memory == pytest.approx(100 * 3 * 7 * size.POINT)
     table = {
         "model": {"parameters": 10},
         "objective": {"kind": "quadratic", "dimension": 1000},

@@ -31,8 +31,7 @@ from ...results.statistics import jsonable
 from .. import executors
 from ..execution import Execution, Progress, cores
 from . import measures
-from .claim import Claim, Kind, Paper, Verdict, close, counts
-from .measures import QUICK, Lab
+from .measures import QUICK, Claim, Kind, Lab, Paper, Verdict, close, counts
 
 FIELDS = {"of", *(field.name for field in fields(Claim))}
 NAMES = ("adacomm", "dts", "hpsgd", "hybrid")

@@ -137,7 +137,7 @@ def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
 
 
 def alone(scenario: Scenario) -> Part | None:
-    """Return the part with only the fastest worker, by mean step and mean downtime.
+    """Return the part with only the fastest worker, by its mean step.
 
     None if the loss is not a curve of tokens, if workers are clients, or if all are devices of one
     box, which nobody buys to use one device.
@@ -147,21 +147,11 @@ def alone(scenario: Scenario) -> Part | None:
         return None
     if len(ClosedForm(scenario).hosts(range(workers))) == 1:
         return None
-    rank, sizes = fastest(scenario), _sizes(scenario)
+    rank, sizes = int(np.argmin(scenario.team.mean_compute)), _sizes(scenario)
     ends = np.cumsum(sizes)
     counts = np.eye(len(sizes), dtype=int)[int(np.searchsorted(ends, rank, side="right"))]
     constant = scenario.tune.parts and scenario.tune.global_batch == "constant"
     return _part(scenario, ALONE, tuple(counts.tolist()), constant=constant)
-
-
-def fastest(scenario: Scenario) -> int:
-    """Return the rank of the fastest worker, which stops while it is down."""
-    means = [*scenario.team.mean_compute]
-    for worker, failures in enumerate(scenario.cluster.of_workers("failures")):
-        if failures is not None:
-            down = failures.repair + scenario.recovery.restarting
-            means[worker] *= 1 + down / failures.between
-    return int(np.argmin(means))
 
 
 def _part(
