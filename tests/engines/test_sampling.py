@@ -629,14 +629,13 @@ def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monk
         assert not any(unchanged for rests, unchanged in encoded if not rests)
 
 
-def test_a_sweep_runs_a_buffer_once_for_all_numbers_that_rounds_select():
+def test_a_buffer_is_the_same_for_all_numbers_that_rounds_select():
     """As its server asks for no client in vain: `over` changes nothing of it."""
     rounds, buffered = {"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 2}
-    cluster, messages = {"sampling": {"clients": 2}}, []
+    cluster = {"sampling": {"clients": 2}}
     world = scenario(rounds, buffered, workers=8, steps=40, cluster=cluster)
     over = {"cluster.sampling.over": [1, 1.5, 2]}
-    rows = sweep(world, over, seeds=1, progress=lambda done, total: messages.append(total)).rows
-    assert {*messages} == {3 + 1}
+    rows = sweep(world, over, seeds=1).rows
     cluster["sampling"]["over"] = 2.0
     alone = run(buffered, workers=8, steps=40, cluster=cluster).duration / 40
     paces = [row["seconds_per_step"] for row in rows if row["label"].startswith("fedbuff")]
