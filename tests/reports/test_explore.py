@@ -193,12 +193,17 @@ def ended(process, url, number):
     return process.stderr.read()
 
 
-def test_other_names_are_refused():
+def test_malformed_requests_and_other_names_are_refused():
     with served(QUICK) as (process, url):
         request = urllib.request.Request(url, headers={"Host": "elsewhere.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=PATIENCE)
         assert urllib.request.urlopen(url, timeout=PATIENCE).status == 200
+        target = f"{url}_dash-update-component"
+        for body in (b"", b"[]", b"{}", b"no json", b'{"output": "x.y", "inputs": 3}'):
+            request = urllib.request.Request(target, body, {"Content-Type": "application/json"})
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                urllib.request.urlopen(request, timeout=PATIENCE)
         assert ended(process, url, signal.SIGTERM) == ""
 
 

@@ -40,6 +40,7 @@ def explore(
         from werkzeug.serving import make_server  # noqa: PLC0415
 
         app = page(Explorer(loaded)).server
+        app.register_error_handler(Exception, _malformed)
         app.before_request(_refuse_others)
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         port = listener.getsockname()[1]
@@ -62,6 +63,15 @@ def _listen(port: int) -> socket.socket:
         raise InputError(
             f"--port {port}: cannot listen here ({why}); choose another --port, or 0 for a free one"
         ) from None
+
+
+def _malformed(error: Exception) -> Any:
+    """Answer a malformed request, which the page itself never sends."""
+    from werkzeug.exceptions import HTTPException  # noqa: PLC0415
+
+    if isinstance(error, HTTPException):
+        return error
+    return f"Malformed request: {type(error).__name__}.", 400
 
 
 def _refuse_others() -> Any:
