@@ -125,7 +125,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     if not origin.allow_paths:
         _demand_inside(written, replaced, late, origin)
     document = _extended(written, origin, anywhere=origin.allow_paths or bool(early))
-    table = document.table
+    table, tokens = document.table, _tokens(document.table)
     changed = document.changed = {override(table, text): text for text in late}
     _demand_shallow(table, origin.file)
     for path in islice(messages.with_control_characters(table), 1):
@@ -133,7 +133,8 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
         shown = f" = {show(value)}" if isinstance(value, str) else ""
         problem = "has control characters; remove them"  # they would reach terminals and figures
         raise InputError(f"{origin.file}: {dotted(path)}{shown}: {problem}")
-    document.notes = _without_loss(table, changed)
+    _demand_headers_once(document, origin.file)
+    document.notes = [*_without_loss(table, changed), *_other_batch(tokens, _tokens(table))]
     _keep_one_length(table, {key[1] for key in changed if key[0] == "run" and len(key) == 2})
     return document
 
@@ -224,6 +225,24 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
+def _demand_headers_once(document: Document, file: str) -> None:
+    """Refuse to subtract TCP's headers from a profile's bandwidth of payloads."""
+    profile, bandwidth = document.layers[-1][1], ("network", "bandwidth")
+    costs, speed = profile.get("overhead"), value_at(profile, bandwidth)
+    tcp = value_at(document.table, ("network", "transport")) == "tcp"
+    measured = value_at(profile, ("calibration", "transport")) == "tcp"
+    # costs of any type: the validation comes later and refuses wrong ones
+    factors = isinstance(costs, list) and any(has_key(one, "transmission_factor") for one in costs)
+    same = speed is not None and speed == value_at(document.table, bandwidth)
+    same &= len(document.layers) > 1 and bool(profile.keys() & {"overhead", "calibration"})
+    if tcp and same and not measured and not factors:
+        raise InputError(
+            f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = {speed!r} is '
+            "the speed of payloads, which excludes headers already; remove "
+            "network.transport, or write the link's own bandwidth"
+        )
+
+
 def override(table: dict[str, Any], text: str) -> KeyPath:
     """Set "table.key=value"; return the path of the key, or of the first new table.
 
@@ -307,6 +326,25 @@ def _value(text: str, override_text: str) -> Any:
             raise InputError(f"--set {override_text}: the value is not TOML: {error}") from None
         return text  # the shell has removed the quotes of "20 ms"
     return table["value"] if len(table) == 1 else text
+
+
+def _tokens(table: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the tokens of a step of all workers, and a run's steps; None: unknown."""
+    try:
+        step = table["cluster"]["workers"] * table["objective"]["tokens"]
+        return (step, table["run"]["steps"]) if isinstance(step, int) else (None, None)
+    except (KeyError, TypeError):  # no learning curve, or no such tables
+        return None, None
+
+
+def _other_batch(before: tuple[Any, Any], after: tuple[Any, Any]) -> list[str]:
+    """Note that overrides change the tokens of a step, but not the number of steps."""
+    if None in (*before, *after) or before[0] == after[0] or before[1] != after[1]:
+        return []
+    return [
+        f"--set: a step of all workers now takes {after[0]:,} tokens instead of {before[0]:,}, but "
+        "the number of steps is unchanged; sites and workers in [tune] keep the tokens of a run"
+    ]
 
 
 def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[str]:

@@ -180,9 +180,8 @@ def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
 
 
 def _recovering(algorithm: Algorithm, tables_before: Mapping[str, Any]) -> Algorithm:
-    """Complete an algorithm's recovery by [recovery]; note a policy without effect."""
+    """Complete an algorithm's recovery by [recovery]; note settings without effect."""
     recovery, update = tables_before.get("recovery") or Recovery(), dict[str, Any]()
-    notes: list[str] = []
     if algorithm.recovery is not None:
         recovery = update["recovery"] = _over(recovery, algorithm.recovery)
     policy = "backup" if recovery.policy in algorithm.recovers else recovery.policy
@@ -191,7 +190,31 @@ def _recovering(algorithm: Algorithm, tables_before: Mapping[str, Any]) -> Algor
         update["recovery"] = Recovery().model_copy(update=costs)
         why = f"{algorithm.name} has no means over all workers"
         notes = [f'recovery "{policy}" has no effect, because {why}']
+    else:
+        notes = [*_without_effect(recovery, tables_before, served=algorithm.served)]
     return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, *notes)})
+
+
+def _without_effect(
+    recovery: Recovery, tables_before: Mapping[str, Any], *, served: bool
+) -> Iterator[str]:
+    """Note the keys of a recovery that have no effect, with the reason."""
+    if (cluster := tables_before.get("cluster")) is None:
+        return
+    policy, crashes = recovery.policy, cluster.fails(served and tables_before.get("server"))
+    other = {"quorum": "quorum", "grace": "quorum", "checkpoint": "restart"}
+    idle = [key for key, needed in other.items() if policy != needed]
+    calm: list[str] = []
+    if not crashes and not cluster.elastic:
+        calm = ["timeout", "reload", "warmup", *["checkpoint"] * (policy == "restart")]
+    elif policy == "wait" and not cluster.elastic:
+        idle.append("timeout")
+    if policy in ("shrink", "restart") and not crashes:
+        yield f'recovery "{policy}" has no effect, because nothing ever crashes'
+    for keys, why in (idle, f'the policy is "{policy}"'), (calm, "nothing ever crashes"):
+        names = [f"recovery.{key}" for key in keys if key in recovery.model_fields_set]
+        if names:
+            yield f"no effect of {', '.join(names)}, because {why}"
 
 
 class Scenario(Section):

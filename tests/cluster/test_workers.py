@@ -20,6 +20,7 @@ from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.scenario.cluster import Bursts
 from paceline.simulator.scenario.scenario import World
@@ -68,6 +69,10 @@ def test_compute_times_are_the_laws_own_draws():
 @given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 10**6))
 def test_a_share_of_the_workers_straggles(workers, share, seed):
     settings = {"extra": "1 s", "extra_share": share}
+    if share * workers < 0.5:
+        with pytest.raises(InputError, match=f"rounds to 0 of {workers} workers"):
+            scenario(workers=workers, cluster=settings)
+        return
     world = scenario(workers=workers, cluster=settings)
     chosen = cluster.stragglers(world, seed)
     assert abs(len(chosen) - share * workers) <= 0.5

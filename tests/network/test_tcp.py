@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import simulate
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.mean_cost import mean_cost
@@ -217,6 +219,21 @@ def test_what_a_profile_measured_takes_its_headers_once(case, model):
     assert tcp.costs(
         scenario(case, network=line | {"transport": "tcp"}, overhead=[emulated], calibration={})
     ) == Overhead.model_validate(emulated)
+
+
+def test_a_bandwidth_that_payloads_had_is_not_reduced_again(tmp_path):
+    profile = '[network]\nbandwidth = "186 Mbit/s"\n[[overhead]]\ncollective = "1 ms"\n'
+    (tmp_path / "p.toml").write_text(profile + "[calibration]\n")
+    table = {
+        "extends": "p.toml", "model": {"parameters": 1000}, "run": {"steps": 2},
+        "cluster": {"workers": 2, "compute": "1 s"}, "algorithm": [{"name": "ssgd"}],
+        "network": {"latency": "1 ms", "transport": "tcp"},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"'186 Mbit/s' is the speed of payloads.*remove network"):
+        parse(table, folder=tmp_path)
+    parse(table | {"network": table["network"] | {"bandwidth": "200 Mbit/s"}}, folder=tmp_path)
+    (tmp_path / "p.toml").write_text(profile + '[calibration]\ntransport = "tcp"\n')
+    parse(table, folder=tmp_path)
 
 
 @looped("library", ["ideal", "nccl"])

@@ -57,18 +57,23 @@ def cluster_problems(scenario: Scenario) -> Iterator[Problem]:
 
 def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
     """Check that every extra delay has a share of workers, and the reverse."""
-    cluster = scenario.cluster
+    cluster, team = scenario.cluster, scenario.team
+    counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
     shared = "extra_share" in cluster.model_fields_set
     delays = any(table.extra is not None for _, table in nodes(scenario))
     for where, table in nodes(scenario):
         of_cluster = isinstance(table, Cluster)
-        share = shared if of_cluster else table.extra_share is not None
+        share, count = shared if of_cluster else table.extra_share is not None, table.workers
         of_group = "" if of_cluster else "group-"
         unshared = table.extra is not None and not share and not shared
         vain = share and not (delays if of_cluster else table.extra or cluster.extra)
+        reached = any(counts.values()) if isinstance(table, Cluster) else counts.get(table.name)
         yield from broken(
             (unshared, (*where, "extra"), f"{of_group}extra-of-nobody"),
             (vain, (*where, "extra_share"), f"{of_group}share-of-no-delay"),
+            (share and not reached, (*where, "extra_share"), "share-of-no-worker"),
+            workers=count,
+            least=0.5 / max(count, 1),
         )
 
 

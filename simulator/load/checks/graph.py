@@ -21,6 +21,7 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
         return
     graph = NetworkGraph(scenario)
     yield from _links(graph)
+    yield from _unused_bandwidth(scenario, graph)
 
 
 def _links(graph: NetworkGraph) -> Iterator[Problem]:
@@ -30,6 +31,29 @@ def _links(graph: NetworkGraph) -> Iterator[Problem]:
         near = nearest(strange[0], graph.homes, "places")
         path: KeyPath = ("network", "link", index, "between")
         yield from broken((True, path, "carries-nothing"), places=" or ".join(strange), near=near)
+    for index, link in enumerate(graph.network.link):
+        if (
+            graph.places.setting(*link.between, "bandwidth") is None
+            and "profile" in link.model_fields_set
+        ):
+            yield from broken((True, ("network", "link", index, "profile"), "no-bandwidth"))
+
+
+def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Problem]:
+    """Refuse bandwidths without effect: those that change no capacity when doubled."""
+    network, capacities = graph.network, [line.capacity for line in graph.lines]
+    tries: dict[KeyPath, dict[str, object]] = {}
+    if network.bandwidth is not None and not (network.up and network.down):
+        tries["network", "bandwidth"] = {"bandwidth": 2 * network.bandwidth}
+    for index, link in enumerate(network.link):
+        if link.bandwidth is not None and link.between[0] == link.between[1]:
+            double = link.model_copy(update={"bandwidth": 2 * link.bandwidth})
+            changed = (*network.link[:index], double, *network.link[index + 1 :])
+            tries["network", "link", index, "bandwidth"] = {"link": changed}
+    for where, update in tries.items():
+        doubled = scenario.model_copy(update={"network": network.model_copy(update=update)})
+        same = [line.capacity for line in NetworkGraph(doubled).lines] == capacities
+        yield from broken((same, where, "bandwidth-unused"))
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:

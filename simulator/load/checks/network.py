@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import permutations
+from math import inf
 
-from ...inputs.messages import KeyPath, nearest
+from ...inputs.messages import KeyPath, dotted, nearest
 from ...network.collectives import COLLECTIVES
+from ...scenario.network import Link, Network
 from ...scenario.scenario import Scenario
 from .cluster import nics, regions
 from .refusal import Problem, broken
@@ -54,6 +56,7 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
     by_step = library == "byteps" and inner and local
     yield from broken((by_step, "network.library", "by-step"), names=", ".join(local))
     yield from _bandwidths(scenario)
+    yield from _windows(network)
 
 
 def _bandwidths(scenario: Scenario) -> Iterator[Problem]:
@@ -65,6 +68,19 @@ def _bandwidths(scenario: Scenario) -> Iterator[Problem]:
             ((group.up or group.down) and group.nic, (*where, "nic"), "nic-twice"),
             (alone, (*where, "inner"), "inner-of-one"),
         )
+
+
+def _windows(network: Network) -> Iterator[Problem]:
+    """Check that the round trip of every TCP window has a mean, which sets its rate."""
+    lines: list[tuple[KeyPath, Network | Link]] = [(("network",), network)]
+    lines += [(("network", "link", index), link) for index, link in enumerate(network.link)]
+    for where, line in lines:
+        keys = line.model_fields_set & {"tcp_window", "latency", "jitter"}
+        laws = (getattr(line, key) or getattr(network, key) for key in ("latency", "jitter"))
+        endless = any(law is not None and law.expectation == inf for law in laws)
+        if keys and endless and (line.tcp_window or network.tcp_window):
+            path = (*where, max(keys))
+            yield from broken((True, path, "window-without-mean"), line=dotted(where))
 
 
 def _places(scenario: Scenario) -> Iterator[Problem]:
@@ -87,7 +103,7 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _table(scenario: Scenario) -> Iterator[Problem]:
-    """Check that the table of regions has every pair."""
+    """Check that the table of regions has every pair, and that no link contradicts it."""
     table, links = scenario.network.regions, scenario.network.link
     if table is None or scenario.network.platform is not None:
         return
@@ -111,6 +127,11 @@ def _table(scenario: Scenario) -> Iterator[Problem]:
     )
     for source, to in [*gaps][:1]:
         yield from broken((True, "network.regions", "pair-missing"), source=source, to=to)
+    for index, link in enumerate(links):
+        row = table.row(*link.between)
+        for key in ("latency", "bandwidth"):
+            twice = row and getattr(link, key) is not None and getattr(row, key) is not None
+            yield from broken((twice, ("network", "link", index, key), "table-says-it"), file=file)
 
 
 def _closed_form(scenario: Scenario) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from ...objectives.build import dimension_of
 from ...objectives.learning_curve.objective import baseline
 from ...objectives.plugins import ObjectiveError, plugin_of
 from ...programs import Program
-from ...programs.codecs.codec import Raw
+from ...programs.codecs.codec import CODECS, Raw
 from ...programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
 from ...programs.pieces.transform import Identity
 from ...scenario.cluster import Checkpoint
@@ -46,9 +46,11 @@ def problems(scenario: Scenario) -> dict[KeyPath, str]:
         *_run(scenario),
         *_algorithms(scenario),
         *recovery_problems(scenario),
+        *_multiplier(scenario),
         *_tune(scenario),
         *_calibration(scenario),
         *_programs(("overhead",), scenario.overhead, scenario),
+        *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
     for path, fault in faults:
@@ -76,6 +78,18 @@ def _programs(where: KeyPath, tables: Sequence[Any], scenario: Scenario) -> Iter
     programs = scenario.programs
     for index, table in enumerate(tables):
         yield from unknown((*where, index, "algorithm"), table.algorithm, programs, "program")
+
+
+def _codecs(scenario: Scenario) -> Iterator[Problem]:
+    """Check that measured codecs exist and have one time for each size."""
+    used = [getattr(one.parameters.get("codec"), "kind", "raw") for one in scenario.algorithm]
+    kinds = [kind for kind in CODECS.kinds if kind != "raw"]
+    for index, codec in enumerate(scenario.codec):
+        if codec.kind not in used:
+            yield from unknown(("codec", index, "kind"), codec.kind, kinds, "codec")
+        before = [(earlier.kind, earlier.size) for earlier in scenario.codec[:index]]
+        twice = (codec.kind, codec.size) in before
+        yield from broken((twice, ("codec", index, "size"), "codec-size-twice"), kind=codec.kind)
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
@@ -238,6 +252,22 @@ def _entries(
         values = {"entries": entries, "whose": whose, "least": 1 / entries, "larger": larger}
         path = _written(where, algorithm, "codec")
         yield from broken((True, path, "codec-keeps-nothing"), **values)
+
+
+def _multiplier(scenario: Scenario) -> Iterator[Problem]:
+    """Check that all hpsgd tables set the same cost of averaging a model."""
+    key = "local_sgd_sync_multiplier"
+    algorithms = scenario.algorithm
+    stated = [(n, one.parameters[key]) for n, one in enumerate(algorithms) if key in one.table]
+    has_local_sgd = any(one.name == "local-sgd" and "codec" not in one.table for one in algorithms)
+    for index, times in stated:
+        first, cost = stated[0]
+        yield from broken(
+            (not has_local_sgd and index == first, ("algorithm", index, key), "multiplier-unused"),
+            (times != cost, ("algorithm", index, key), "multiplier-twice"),
+            first=first,
+            times=cost,
+        )
 
 
 def _tune(scenario: Scenario) -> Iterator[Problem]:
