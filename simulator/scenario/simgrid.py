@@ -100,9 +100,6 @@ class _Cluster(_Named):
     bb_lat: Time = 0.0
     bb_sharing_policy: Literal["SHARED", "FATPIPE"] = "SHARED"
     router_id: str = ""
-    limiter_link: Rate | None = None
-    loopback_bw: Rate | None = None
-    loopback_lat: Time = 0.0
     topology: Literal["FLAT"] = "FLAT"
 
 
@@ -131,7 +128,6 @@ class Ports(NamedTuple):
 
     up: Links = ()
     down: Links = ()
-    loopback: Links = ()
 
 
 @dataclass
@@ -196,14 +192,13 @@ class Platform:
     def route(self, source: str, to: str) -> Links:
         """Return the links that a transfer from one host to another passes, in order.
 
-        A transfer within a host passes only its loopback, if any. Raises InputError if the file
-        has no route.
+        A transfer within a host passes only a route from it to itself, if any. Raises InputError if
+        the file has no route.
         """
-        if source == to:
-            home = self.homes[source]
-            written = home.edges.get((source, source))
-            return written.links if written else home.ports.get(source, Ports()).loopback
-        return self._between(source, to)
+        if source != to:
+            return self._between(source, to)
+        written = self.homes[source].edges.get((source, source))
+        return written.links if written else ()
 
     def _between(self, source: str, to: str) -> Links:
         if source == to:
@@ -321,12 +316,9 @@ class _Reader:
         for number in self.radical(element, table.radical):
             host, stem = f"{table.prefix}{number}{table.suffix}", f"{table.id}_link_{number}"
             self.host(element, host, zone)
-            loopback = f"{stem}_loopback", table.loopback_bw, table.loopback_lat
-            loop = self.link(element, *loopback, policy="FATPIPE")
             links = self.link(element, stem, table.bw, table.lat, policy=table.sharing_policy)
-            last = self.link(element, f"{stem}_limiter", table.limiter_link, 0.0)
-            self.platform.host_links[host] = (*loop, *links, *last)
-            zone.ports[host] = Ports((*last, links[0]), (links[-1], *last), loop)
+            self.platform.host_links[host] = links
+            zone.ports[host] = Ports(links[:1], links[-1:])
         router = table.router_id or f"{table.prefix}{table.id}_router{table.suffix}"
         self.host(element, router, zone, router=True)
         backbone = f"{table.id}_backbone", table.bb_bw, table.bb_lat

@@ -297,11 +297,11 @@ ROUTES = {
     ("e2", "e0"): ["l12_DOWN", "l01"],
     ("e0", "e0"): ["l2r"],
     ("u-0", "u-5"): ["us_link_0_UP", "us_backbone", "us_link_5_DOWN"],
-    ("a-0", "a-1"): ["as_link_0_limiter", "as_link_0", "as_link_1", "as_link_1_limiter"],
-    ("a-1", "a-1"): ["as_link_1_loopback"],
+    ("a-0", "a-1"): ["as_link_0", "as_link_1"],
+    ("a-1", "a-1"): [],
     ("u-1", "e1"): ["us_link_1_UP", "us_backbone", "sea_DOWN", "l2r", "l12_DOWN"],
-    ("e1", "a-0"): ["l12_UP", "l2r", "sea_UP", "sea2", "as_link_0", "as_link_0_limiter"],
-    ("a-0", "u-0"): ["as_link_0_limiter", "as_link_0", "sea2", "us_backbone", "us_link_0_DOWN"],
+    ("e1", "a-0"): ["l12_UP", "l2r", "sea_UP", "sea2", "as_link_0"],
+    ("a-0", "u-0"): ["as_link_0", "sea2", "us_backbone", "us_link_0_DOWN"],
 }
 
 
@@ -318,9 +318,7 @@ def test_routes_are_those_of_simgrid(tmp_path):
     wires = {wire.name: wire for wire in platform.wires}
     assert wires["l01"].capacity == 1.25e8
     assert (wires["sea_UP"].latency, wires["sea2"].latency) == (0.04, 0.04)
-    assert [name for name, wire in wires.items() if wire.per_flow] == [
-        "l2r", "us_backbone", "as_link_0_loopback", "as_link_1_loopback",
-    ]  # fmt: skip
+    assert [name for name, wire in wires.items() if wire.per_flow] == ["l2r", "us_backbone"]
 
 
 def test_of_a_cluster_only_the_links_in_use_are_lines(tmp_path):
@@ -348,7 +346,7 @@ def test_workers_take_the_hosts_of_their_region_in_turn(tmp_path):
     groups = {"as": 3, "e1": 1}
     graph = Topology(from_xml(tmp_path, groups=groups, server={"region": "us"}))
     assert names(graph, (0, 1)) == ROUTES["a-0", "a-1"]
-    assert names(graph, (0, 2)) == ["as_link_0_loopback"]
+    assert names(graph, (0, 2)) == []
     assert names(graph, (3, 0)) == ROUTES["e1", "a-0"]
     assert names(graph, (0, 4)) == ROUTES["a-0", "u-0"]
     assert (graph.hop(0, 2), graph.charged(0, 2)) == ("as->as", False)
