@@ -1,12 +1,15 @@
 """Compare predictions with measurements: `paceline compare`."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.toml_text import differing
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results import read, store
 from paceline.simulator.results.figures import curves, drawing
@@ -17,9 +20,16 @@ from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import human, jsonable, number
 from paceline.simulator.studies.display import Display, without_tables
 
+from ..host import machine
+from ..measurement.fingerprints import fitted_to
+from . import attribution, quantities
 from .quantities import EQUAL_STEPS, PACE, TARGET, Row
-from .statistics import ComparisonStatistics
 
+UNMEASURED = "Simulation against simulation"
+RANKED = 3  # fewest algorithms for a rank correlation
+NAMED = 6  # most keys that a note on different scenarios names
+# tables that labels already distinguish, or that only predictions contain
+UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "codec", "calibration")
 WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution",
            "not_counted", "sentence", "notes")  # fmt: skip
 """Attributes of a `Comparison` that are keys of its document."""
@@ -33,8 +43,155 @@ class ComparisonDirectory(store.Directory):
     lasting = True
 
 
-class Comparison(Display, ComparisonStatistics):
-    """A comparison of two run directories: numbers, sentences, JSON and figures."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Display):
+    """A comparison of two run directories; `labels`: the algorithms that both contain."""
+
+    predicted: RunDirectory
+    measured: RunDirectory
+    labels: list[str]
+
+    @property
+    def title(self) -> str:
+        """Return the title of the measured scenario."""
+        return str(self.measured.summary["scenario"]["title"])
+
+    @property
+    def basis(self) -> str:
+        """Return the kind of the second side: "measured" or "simulated".
+
+        The JSON document's keys always say "measured".
+        """
+        return "measured" if self.measured.is_measured else "simulated"
+
+    def marked(self, sentence: str) -> str:
+        """Return a sentence, preceded by a warning if nothing was measured."""
+        return sentence if self.basis == "measured" else f"{UNMEASURED}: {sentence}"
+
+    @property
+    def target(self) -> float | None:
+        """Return the loss to reach in the measured scenario."""
+        target: float | None = self.measured.table["run"].get("target_loss")
+        return target
+
+    @cached_property
+    def not_counted(self) -> dict[str, list[str]]:
+        """Return the reasons, by label, why measured runs are not evidence."""
+        evidence = self.measured.summary.get("evidence") or {}
+        judged = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
+        return {label: row["reasons"] for label, row in judged.items() if not row["admitted"]}
+
+    @cached_property
+    def disturbed(self) -> dict[str, float]:
+        """Return the share of the machine, by label, that other programs used."""
+        evidence = self.measured.summary.get("evidence") or {}
+        shares = {label: evidence.get(label, {}).get("disturbed", 0.0) for label in self.counted}
+        return {label: share for label, share in shares.items() if share}
+
+    @property
+    def counted(self) -> list[str]:
+        """Return the labels whose measured runs are evidence."""
+        return [label for label in self.labels if label not in self.not_counted]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Return a row per algorithm and quantity; an unknown `error` is None."""
+        return [
+            {
+                **row,
+                "counted": label not in self.not_counted,
+                **quantities.expected(row, self.predicted.rows[label].get("interval90")),
+            }
+            for label in self.labels
+            for row in quantities.rows(
+                label,
+                (self.predicted.rows[label], self.measured.rows[label]),
+                (self.predicted.runs[label], self.measured.runs[label]),
+                self.target,
+                self.basis,
+            )
+        ]
+
+    def of(self, quantity: str, *, counted: bool = True) -> dict[str, Row]:
+        """Return the rows of a quantity by label; `counted`: only those that are evidence."""
+        return {
+            row["algorithm"]: row
+            for row in self.rows
+            if row["quantity"] == quantity and (row["counted"] or not counted)
+        }
+
+    @cached_property
+    def excess(self) -> dict[str, Row]:
+        """Return the excess by label; see `quantities.excess`."""
+        nominal = self.predicted.summary.get("nominal") or {}
+        paces = self.of(PACE, counted=False)
+        return {label: quantities.excess(nominal.get(label), row) for label, row in paces.items()}
+
+    @cached_property
+    def attribution(self) -> dict[str, dict[str, Any]]:
+        """Return the causes of errors by label; see `attribution.attribute`."""
+        losses = self.of(EQUAL_STEPS, counted=False)
+        causes = {
+            label: attribution.attribute(
+                self.predicted.rows[label], self.measured.rows[label], row, losses.get(label)
+            )
+            for label, row in self.of(PACE, counted=False).items()
+        }
+        return {
+            label: cause | {"sentence": self.marked(cause["sentence"])}
+            for label, cause in causes.items()
+        }
+
+    @cached_property
+    def medians(self) -> dict[str, float | None]:
+        """Return the median absolute error of each quantity and of the excess."""
+        counted = [row for row in self.rows if row["counted"]]
+        errors = {row["quantity"]: list[float | None]() for row in counted}
+        for row in counted:
+            errors[row["quantity"]].append(row["error"])
+        errors["excess"] = [self.excess[label]["error"] for label in self.of(PACE)]
+        return {
+            quantity: quantities.median([abs(error) for error in values if error is not None])
+            for quantity, values in errors.items()
+        }
+
+    @property
+    def kendall_over(self) -> str:
+        """Return the quantity by which algorithms are ranked: time to target if three have it."""
+        return self._over(RANKED)
+
+    def _over(self, least: int) -> str:
+        reached = sum(map(quantities.complete, self.of(TARGET).values()))
+        return TARGET if reached >= least else PACE
+
+    @cached_property
+    def kendall_tau(self) -> float | None:
+        """Return the rank correlation of predicted and measured, from -1 to 1."""
+        return quantities.ranks(self.of(self.kendall_over))
+
+    @cached_property
+    def regret(self) -> Row | None:
+        """Return the cost of picking the predicted best."""
+        over, rows = self._over(2), self.predicted.rows
+        cost = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
+        return cost and {"over": over, **cost}
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Return sentences on omissions and their reasons."""
+        return [*_notes(self)]
+
+    @cached_property
+    def sentence(self) -> str:
+        """Return errors, excess and ranks in a few sentences."""
+        if not self.counted:
+            return self.marked(
+                f"No {self.basis} run counts as evidence, so errors are not reported."
+            )
+        parts = [*_doubts(self), *_pace(self), *_covered(self), *_ranks(self)]
+        return self.marked(" ".join(parts))
+
+    # What is shown and written
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row per algorithm and quantity."""
@@ -150,7 +307,7 @@ def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> 
     raise InputError(f"{other.path}: simulated, not measured; {allow}")
 
 
-def table(result: ComparisonStatistics) -> Table:
+def table(result: Comparison) -> Table:
     """Tabulate step time, time to target, loss after equal steps, and causes.
 
     A cell has the prediction, the measurement and the error, in brackets if it is within noise.
@@ -180,3 +337,100 @@ def _cell(quantity: str, row: Row | None) -> str:
         error = f"{100 * row['error']:+z.1f} %"
         lines.append(f"({error})" if row["within_noise"] else error)
     return "\n".join(lines)
+
+
+def _doubts(result: Comparison) -> Iterator[str]:
+    if fitted_to(result.predicted.table, result.measured.path):
+        yield "The profile was fitted to these runs, so agreement proves nothing: compare others."
+    if shares := result.disturbed.values():
+        runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
+        yield (
+            f"Others used up to {max(shares):.0%} of the machine during {runs} runs, whose times "
+            "may be too long by that share."
+        )
+
+
+def _pace(result: Comparison) -> Iterator[str]:
+    """Yield sentences on the errors of the step time, and on the excess.
+
+    A small total error may hide the error of the excess.
+    """
+    rows = result.of(PACE)
+    errors = {label: row["error"] for label, row in rows.items() if row["error"] is not None}
+    if len(errors) == 1:
+        (label,) = errors
+        yield f"Seconds per step of {label}: error {100 * errors[label]:+z.1f} %."
+    elif errors:
+        worst = max(errors, key=lambda label: abs(errors[label]))
+        yield (
+            f"Seconds per step: median error {100 * (result.medians[PACE] or 0.0):.1f} % over "
+            f"{len(errors)} algorithms, at most {100 * abs(errors[worst]):.1f} % ({worst})."
+        )
+    excess = [result.excess[label] for label in rows]
+    share, seconds = (
+        quantities.median([row[key] for row in excess if row[key] is not None])
+        for key in ("share", "measured")
+    )
+    if share is None or seconds is None:
+        return
+    error = result.medians["excess"]
+    yield (
+        f"Beyond the nominal delays, which both sides contain, {result.basis} runs take "
+        f"{'-' if seconds < 0 else ''}{human(abs(seconds))} ({100 * share:+z.1f} %) per step "
+        "(median); the prediction "
+        + ("leaves that out." if error is None else f"of that errs by {100 * error:.0f} %.")
+    )
+
+
+def _covered(result: Comparison) -> Iterator[str]:
+    """Yield a sentence with the number of measured values inside predicted intervals."""
+    rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
+    covered = [row["covered"] for row in rows if row["covered"] is not None]
+    if covered:
+        yield (
+            f"{sum(covered)} of {len(covered)} {result.basis} values are within their {USUAL} "
+            "intervals."
+        )
+
+
+def _ranks(result: Comparison) -> Iterator[str]:
+    tau, regret = result.kendall_tau, result.regret
+    if tau is not None:
+        yield f"Kendall's tau over {result.kendall_over.replace('_', ' ')}: {tau:.2f}."
+    if regret and len(result.counted) > 1:
+        outcome = "is right"
+        if regret["value"] is None:
+            outcome = "never reaches the target"
+        elif regret["value"]:
+            outcome = f"costs {100 * regret['value']:.1f} % more than {regret['best']}"
+        yield f"Picking {regret['picked']}, the predicted best, {outcome}."
+
+
+def _notes(result: Comparison) -> Iterator[str]:
+    predicted, measured = result.predicted, result.measured
+    if "gpu" in (about := measured.summary.get("machine") or {}):
+        yield f"{result.basis} on: {machine.describe(about)}"
+    if result.basis != "measured":
+        yield f"{measured.path}: a simulation, given as measured (--as-measured)"
+    for name, one, other in (
+        ("predicted", predicted, measured),
+        (result.basis, measured, predicted),
+    ):
+        if alone := [label for label in one.rows if label not in other.rows]:
+            yield f"{', '.join(alone)}: only {name}, so not compared"
+        if one.stalled:
+            yield f"{', '.join(one.stalled)}: {name} to stall for good, so not compared"
+    if predicted.seeds != measured.seeds:
+        yield f"predicted and {result.basis} runs have different seeds, hence different draws"
+    tables = [
+        {key: value for key, value in side.table.items() if key not in UNCOMPARED}
+        for side in (predicted, measured)
+    ]
+    if apart := [f"{key} ({one} against {other})" for key, one, other in differing(tables)]:
+        more = [f"{len(apart) - NAMED} more"] if len(apart) > NAMED else []
+        yield f"the scenarios differ in {', '.join([*apart[:NAMED], *more])}"
+    for label, reasons in result.not_counted.items():
+        yield f"{label}: not counted: {', '.join(reasons)}"
+    for label, row in result.of(TARGET, counted=False).items():
+        if (row["predicted"] is None) != (row["measured"] is None):
+            yield f"{label}: time to loss {result.target:g}: {row['note']}"
