@@ -37,6 +37,7 @@ PUBLISHED = Path(__file__).with_name("published.csv")
 FEWEST = 20  # published measurements of one kind, below which those of a wider kind are used
 PACE, TARGET = "seconds_per_step", "time_to_target"
 DRAWS = 200  # as many draws as of a learning curve, because they are drawn together
+WIDE = 0.4  # logarithm of the slowest over the predicted time, from which its cause is named
 TELLING = 0.05  # share of the time above which links are worth a note
 ON_GPUS = ("nccl", "byteps")  # libraries that compute on the devices of their programs
 FITTED = "standard errors of the profile, which was fitted to this program under similar conditions"
@@ -108,13 +109,15 @@ class Uncalibrated(Unfitted):
     """The error of a prediction over TCP without a profile.
 
     `faster`, `slower`: logarithms of the time with links at the 5 and 95 % quantiles of `source`,
-    over the predicted time. `conditions`: the number of conditions behind the quantiles.
+    over the predicted time. `conditions`: the number of conditions behind the quantiles. `cause`:
+    the largest part of `slower`.
     """
 
     faster: float
     slower: float
     conditions: int
     source: str
+    cause: str = ""
 
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
         """Return the spreads due to the model and to the time in links."""
@@ -135,11 +138,12 @@ class Uncalibrated(Unfitted):
 
     @property
     def basis(self) -> str:
-        """The source of the error."""
+        """The source of the error, and the largest cause of a wide one."""
+        wide = bool(self.cause) and self.slower > WIDE
         return (
             f"no profile: {self.source} (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
-        )
+        ) + f"; a run may take {exp(self.slower):.2g} times as long, mostly by {self.cause}" * wide
 
 
 @dataclass(frozen=True)

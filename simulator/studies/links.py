@@ -25,7 +25,7 @@ BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al
 DIFFERING = -0.04, 0.08  # of the fastest and slowest GPU of a kind (arXiv:2208.11035)
 COPIES = 0.06  # share that copies to DDP's buckets add on a GPU (docs/network.md)
 
-INSIDE = "links inside workers"
+INSIDE, ONE_KIND = "links inside workers", "GPUs of one kind"
 
 _paces: dict[str, list[float]] = {}
 
@@ -65,7 +65,7 @@ def uncalibrated(
     }
     uneven = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
     missed, varies = prediction_interval.links(scenario), prediction_interval.kind(scenario)
-    uneven += ["GPUs of one kind"] * (varies is not None)
+    uneven += [ONE_KIND] * (varies is not None)
     if missed is None and (scenario.calibration or not uneven):
         return {}
     count = int(tcp.measured()["collectives"])
@@ -75,19 +75,21 @@ def uncalibrated(
     others = prediction_interval.beyond(scenario, rows)
     if others:
         source += f", what predictions of {len(rows)} published measurements missed"
+    slowest = prediction_interval.hardware_spread(scenario)[2] or "the speed of links"
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
     models, programs = {}, scenario.programs
     for algorithm in (algorithm for algorithm in scenario.algorithm if groups.get(algorithm.label)):
         program, runs = programs[algorithm.name], groups[algorithm.label]
         alone, computing = scenario.under(algorithm), breakdown(runs)["compute"]
         case = _Case(alone, algorithm, runs, execution)
-        causes = [_by_links(case, ends), *case.by_hardware(spreads, computing)]
+        causes = {slowest: _by_links(case, ends), **case.by_hardware(spreads, computing)}
         if varies:
-            causes.append([log1p(computing * change) for change in DIFFERING])
+            causes[ONE_KIND] = [log1p(computing * change) for change in DIFFERING]
         unseen = log1p(others * collective_share(alone, algorithm, runs))
-        causes.append([unseen, unseen])
-        faster, slower = (hypot(*side) for side in zip(*causes, strict=True))
-        model = Uncalibrated(error, program.family, -faster, slower, ends.number, source)
+        causes["what published sources leave out"] = [unseen, unseen]
+        faster, slower = (hypot(*side) for side in zip(*causes.values(), strict=True))
+        largest = max(causes, key=lambda name: causes[name][1])
+        model = Uncalibrated(error, program.family, -faster, slower, ends.number, source, largest)
         models[algorithm.label] = model
     return models
 
@@ -107,8 +109,8 @@ class _Case(NamedTuple):
 
     def by_hardware(
         self, spreads: Mapping[str, tuple[float, float]], computing: float
-    ) -> list[list[float]]:
-        """Return the logarithms by which other devices change the step time, for each cause."""
+    ) -> dict[str, list[float]]:
+        """Return the logarithms by which other devices change the step time, by cause."""
         library, alone = self.alone.network.library, self.alone
         causes = {
             name: [log1p(computing * _longer(alone, name, factor)) for factor in spread]
@@ -118,8 +120,8 @@ class _Case(NamedTuple):
             causes[INSIDE] = self.moved(_by_inner, spreads[INSIDE])
         if library in prediction_interval.ON_GPUS:  # whatever the links
             slower = log1p(_on_gpus(alone, self.algorithm, self.runs))
-            return [*causes.values(), [0.0, slower]]
-        return [*causes.values()]
+            causes["computing beside collectives"] = [0.0, slower]
+        return causes
 
     def moved(
         self, change: Callable[[Scenario, float], Scenario], factors: Sequence[float]

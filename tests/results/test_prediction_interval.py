@@ -221,13 +221,18 @@ def test_a_faster_card_never_lengthens_the_longest_time(parameters):
     assert all(later <= 1.005 * end for end, later in pairwise(ends)), ends
 
 
-def test_the_interval_spans_what_gpus_add_to_computing():
-    """A step that mostly computes: 6 % for buckets, and the slowest GPU."""
-    line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": "nccl"}
-    model, name = {"parameters": 25_000_000}, {"name": "ssgd-bucketed"}
-    world = scenario(name, workers=4, model=model, network=line, compute="10 s")
-    (row,) = simulate(world).algorithms
+@looped(("name", "library", "adds"), [
+    ("ssgd-bucketed", "nccl", True), ("ssgd-bucketed", "gloo", False), ("ssgd", "nccl", False),
+])  # fmt: skip
+def test_the_interval_spans_what_gpus_add_to_computing(name, library, adds):
+    """A step that mostly computes: 40 % of what communication hides behind, and 6 % for buckets."""
+    line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": library}
+    world = scenario({"name": name}, workers=4, model={"parameters": 25_000_000}, network=line,
+                     compute="10 s")  # fmt: skip
+    result = simulate(world)
+    (row,), (link,) = result.algorithms, result.links.values()
     high = row["seconds_per_step"]["interval90"][1] / row["seconds_per_step"]["mean"]
+    assert (link.cause == "computing beside collectives") == adds
     assert 1.08 < high < 1.2  # the slowest GPU: 8 %
 
 
@@ -259,6 +264,10 @@ def test_published_errors_widen_intervals_to_hold_ninety_percent_of_their_kind(e
 
 
 def test_a_wide_interval_names_its_largest_cause_and_none_says_why():
+    line = {"card": "ipoib-edr", "transport": "tcp", "library": "gloo"}
+    large = {"parameters": 100_000_000}
+    wide = simulate(scenario({"name": "ssgd"}, network=line, model=large)).algorithms[0]
+    assert "mostly by the spread of ipoib-edr" in wide["interval90_basis"]
     ideal = simulate(scenario({"name": "ssgd"}, network={"latency": "1 s"})).algorithms[0]
     assert ideal["interval90_basis"] == prediction_interval.WHY_NOT
     assert "interval90" not in ideal["seconds_per_step"]
