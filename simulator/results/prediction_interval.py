@@ -30,7 +30,6 @@ from .intervals import LEVEL, NORMAL, USUAL
 from .order import MARGIN
 from .run import Run
 from .statistics import at, crossing
-from .wording import all_of
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PUBLISHED = Path(__file__).with_name("published.csv")
@@ -387,14 +386,6 @@ def basis(scenario: Scenario, model: Unfitted | None) -> str:
         return WHY_NOT
     stated = scenario.calibration is not None and scenario.calibration.model_error is not None
     return model.basis if model else FITTED if stated else ALONE
-
-
-def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
-    """Return a note if intervals contain the model's error; `interval90_basis` has its source."""
-    labels = [label for label, model in models.items() if model]
-    of = f" of {all_of(labels)}" if len(labels) < len(models) else ""
-    note = f"{USUAL} intervals{of} include the errors of links and model; calibrate to narrow them"
-    return [note] if labels else []
 
 
 def sources(rows: Sequence[Mapping[str, Any]]) -> list[str]:

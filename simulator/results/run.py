@@ -38,7 +38,6 @@ CAUSE = "the learning rate, or an outer one, is too high for this algorithm"
 ROUNDING = 1 + 1e-9  # times that differ by a smaller factor count as equal
 
 FIRST = 100_000  # lowest process id; in Perfetto thread N of process N is its main thread
-RED = "terrible"  # the name of red in chrome://tracing
 PER_MICROSECOND = 1e3  # nanoseconds
 
 _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
@@ -261,7 +260,6 @@ def _process(pid: int, run: Run) -> Iterator[dict[str, Any]]:
             "ts": start / PER_MICROSECOND,
             "dur": (end - start) / PER_MICROSECOND,
             "args": {"step": step},
-            **({"cname": RED} if kind == Kind.DOWN else {}),
         }
 
 

@@ -184,7 +184,6 @@ class Result(Display):
             *statistics.notes(self.groups),
             *learning.notes(self.loss_models),
             *prediction_interval.extrapolation(self.scenario),
-            *prediction_interval.notes(self.time_models),
             *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]

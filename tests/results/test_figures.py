@@ -233,7 +233,6 @@ def test_timeline_events():
         (2, "serve", 500_000.0, 250_000.0),
         (1, "down", 500_000.0, 500_000.0),
     ]
-    assert [event["name"] for event in events if "cname" in event] == ["down"]
     assert document["otherData"] == {"asgd": "seed 4"}
 
 
