@@ -413,16 +413,11 @@ def goodput(run: Run) -> float:
 
 
 def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return the goodput and the lost shares; None if nothing can be lost."""
+    """Return the goodput; None if nothing can be lost."""
     if runs[0].failures is None:
         return None
-    values, every = list(map(goodput, runs)), list(map(worker_time, runs))
-    lost = {
-        kind: _mean([ratio(seconds[kind], sum(seconds.values())) for seconds in every])
-        for kind in every[0]
-        if kind != "useful"
-    }
-    return {**estimated(values, intervals.share(values)), "lost": lost}
+    values = [*map(goodput, runs)]
+    return estimated(values, intervals.share(values))
 
 
 def notes(groups: Groups) -> list[str]:

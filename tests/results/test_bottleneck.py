@@ -208,7 +208,6 @@ def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
     good = row["goodput"]["mean"]
     shares = [run.seconds["compute"] / sum(run.seconds.values()) for run in actual.runs]
     assert good == pytest.approx(np.mean(shares))
-    assert sum(row["goodput"]["lost"].values()) == pytest.approx(1 - good)
     quiet = result(world(SSGD))
     assert quiet.algorithms[0]["failures"] is None
 
