@@ -15,7 +15,6 @@ import numpy as np
 
 from ... import theory as theories
 from ...load.load import load
-from ...network.mean_cost import mean_cost
 from ...results.intervals import signed
 from ...results.run import Run
 from ...results.statistics import at, crossing, number, sampled, seconds_per_step
@@ -391,19 +390,6 @@ def scales(lab: Lab, *, name: str, label: str, sets: Sequence[str] = ()) -> Find
     step = float(values(lab, name, "settled", label, sets)[0])
     compute = lab.scenario(name, *sets).cluster.compute.expectation
     return Finding(theories.scalability(compute, step), note=f"A step takes {step:.4g} s.")
-
-
-def tolerated(lab: Lab, *, name: str, label: str = "D = 20") -> Finding:
-    """Return the seconds that a mean may take at no cost, extrapolated from longer means."""
-    means, steps = [], []
-    for latency in ("network.latency=2 s", "network.latency=3 s"):
-        cost = mean_cost(lab.scenario(name, latency))
-        means.append(cost.latency + cost.transmission)
-        steps.append(float(values(lab, name, "settled", label, [latency])[0]))
-    compute = lab.scenario(name).cluster.compute.expectation
-    slope = (means[1] - means[0]) / (steps[1] - steps[0])
-    note = f"{slope:.4g} gradients of {compute:g} s."
-    return Finding(means[0] - slope * (steps[0] - compute), note=note)
 
 
 # HPSGD

@@ -13,7 +13,6 @@ import numpy as np
 from ...inputs import csv_files, messages
 from ...inputs.units import SI, to_si
 from ...objectives import plugins
-from ...objectives.build import bases
 from ...results import consumption, intervals, statistics
 from ...results.columns import (
     RESULT_COLUMNS,
@@ -134,8 +133,7 @@ class SweepResult(Display):
     and any estimated medians. None stands for missing values, such as the mean time to a target
     that some seed never reached. `versions`: the versions on which the numbers depend. `picks`: the
     verdict of `simulate` at every point; `bounds`: labels of algorithms that are never picked.
-    `resumed` counts the points stored before. `loss_basis`: the basis of the loss at all points;
-    None if points differ, or have none.
+    `resumed` counts the points stored before.
     """
 
     scenario: Scenario
@@ -146,7 +144,6 @@ class SweepResult(Display):
     picks: list[Row]
     bounds: list[str]
     resumed: int = 0
-    loss_basis: str | None = None
 
     @cached_property
     def vary(self) -> dict[str, list[Any]]:
@@ -188,7 +185,6 @@ class SweepResult(Display):
             "rows": self.rows,
             "verdict": self.verdict.json(),
             "picks": self.picks,
-            "loss_basis": self.loss_basis,
             "versions": self.versions,
             "notes": self.notes,
         }
@@ -248,7 +244,6 @@ def collected(
     rows = [point | row for point, record in pairs for row in record["rows"]]
     notes = dict.fromkeys(note for record in records for note in record["notes"])
     every = [algorithm for scenario in scenarios for algorithm in scenario.algorithm]
-    based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
         base,
         points,
@@ -258,7 +253,6 @@ def collected(
         [record["pick"] for record in records],
         sorted({algorithm.label for algorithm in every if algorithm.bound}),
         resumed,
-        based.pop() if len(based) == 1 else None,
     )
 
 

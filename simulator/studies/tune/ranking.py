@@ -186,9 +186,6 @@ def row(contender: Contender, objective: TuningObjective, space: Space) -> Row:
         "reached": contender.reached,
         "diverged": sum(score.diverged for score in scores),
         "at_least": float(np.mean([objective.at_least(score) for score in scores])),
-        "left": float(np.mean([score.gap for score in scores]))
-        if objective.target or objective.cap
-        else None,
         "stopped": contender.stopped or None,
         **used,
         "basis": contender.model and contender.model.basis,
