@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ..objectives import plugins
 from ..objectives.build import bases
 from ..objectives.learning_curve.objective import Expected
@@ -187,6 +189,13 @@ class Result(Display):
             *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]
+
+    def curves(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return each label's columns (`results.run.COLUMNS`) as arrays of shape (seeds, points).
+
+        The points are those at the steps that every seed has evaluated.
+        """
+        return {label: statistics.aligned(runs) for label, runs in self.groups.items()}
 
     def records(self) -> list[dict[str, Any]]:
         """Return one flat dict per evaluation, a row of a data frame.
