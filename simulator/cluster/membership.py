@@ -111,27 +111,22 @@ def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
 
 
 def working(cluster: Cluster) -> Callable[[float], float]:
-    """Return a function from a time (s) to the days of working hours before it."""
+    """Return a function from a time (s) to the days of working hours before it, such as nights."""
     day = _day(cluster)
     return lambda time: time // DAY + float(np.interp(time % DAY, *day))
-
-
-def worked(cluster: Cluster, time: float) -> float:
-    """Return the days of working hours before a time (s), such as nights for phones."""
-    return working(cluster)(time)
 
 
 def working_seconds(cluster: Cluster, time: float) -> float:
     """Return the seconds of working hours before a time (s)."""
     daily = sum(end - start for start, end in working_hours(cluster))
-    return time if daily == DAY else daily * worked(cluster, time)
+    return time if daily == DAY else daily * working(cluster)(time)
 
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
     """Convert factors of the work done by `time` (s) to factors of the duration."""
     if all_day(cluster) or not 0 < time < inf:
         return factors
-    days, part = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
+    days, part = np.divmod(working(cluster)(time) * np.minimum(factors, 1e9), 1.0)
     ends = days * DAY + np.interp(part, *reversed(_day(cluster)))
     result: np.ndarray = np.where(np.isfinite(factors), ends / time, factors)
     return result
@@ -177,10 +172,6 @@ class Members:
     def absent(self, rank: int, time: float) -> bool:
         """Return whether a worker, by rank, is absent at a time (s); the server never is."""
         return rank < len(self.calendars) and self.calendars[rank].next(time)[0] <= time
-
-    def returns(self, rank: int, time: float) -> float:
-        """Return when (s) a worker's current or announced absence ends."""
-        return self.calendars[rank].next(time)[1]
 
     def leaves(self, rank: int, time: float) -> bool:
         """Return whether a worker is absent at a time (s), or has notice of an absence."""

@@ -42,7 +42,7 @@ def run_world(
     # Sums must not depend on how many cores a process may use.
     with _libraries().limit(limits=1):
         reason: str | None = ""
-        if engine == "batched" or (engine == "auto" and pays_off(world)):
+        if engine == "batched" or (engine == "auto" and world.program.server is None):
             reason = batched.supports(world)
             if reason is None:
                 try:
@@ -101,17 +101,9 @@ def run_replicates(
     return runs
 
 
-def pays_off(world: World) -> bool:
-    """Return whether `batched` is worth trying: it is for programs without a server."""
-    return world.program.server is None
-
-
 def batches_seeds(world: World, engine: str) -> bool:
     """Return whether an engine's checks allow running several seeds at once."""
-    world = world.under()
-    if engine == "virtual" or (engine == "auto" and not pays_off(world)):
-        return False
-    return batched.supports(world) is None
+    return engine != "virtual" and batched.supports(world.under()) is None
 
 
 @cache

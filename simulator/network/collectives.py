@@ -401,11 +401,6 @@ def double_tree(hosts: Hosts) -> Messages:
     return builder.messages()
 
 
-def _on_own_hosts(team: Team) -> Hosts:
-    """Return a host for every worker."""
-    return [[rank] for rank in team]
-
-
 # The table
 
 COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
@@ -414,8 +409,8 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
     "star": CollectiveKind(_star_plan, _star),
     "hierarchical": CollectiveKind(_hierarchical_plan, _hierarchical, needs_regions=True),
     "double-tree": CollectiveKind(
-        lambda links, team: double_tree_plan(links, _on_own_hosts(team)),
-        lambda team, _regions: double_tree(_on_own_hosts(team)),
+        lambda links, team: double_tree_plan(links, [[rank] for rank in team]),
+        lambda team, _regions: double_tree([[rank] for rank in team]),
     ),
     "server": CollectiveKind(server_plan, None),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cluster import prices
-from ..cluster.membership import all_day, worked
+from ..cluster.membership import all_day, working
 from ..scenario.hardware import FLOPS_PER_PARAMETER
 from ..scenario.scenario import Scenario
 from ..scenario.tables import Prices
@@ -70,7 +70,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
         tokens *= run.contributing or scenario.participants(algorithm)
-        nights = None if all_day(scenario.cluster) else worked(scenario.cluster, run.duration)
+        nights = None if all_day(scenario.cluster) else working(scenario.cluster)(run.duration)
         whole = run.duration if nights is None else nights * SECONDS_PER_DAY
         amounts["tokens_per_second"] = tokens * run.steps / whole if whole else inf
         if cost.flops:
@@ -79,7 +79,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     amounts["days"] = time / SECONDS_PER_DAY
     if clients:
         if not all_day(scenario.cluster):
-            amounts["nights"] = worked(scenario.cluster, time)
+            amounts["nights"] = working(scenario.cluster)(time)
         amounts["rounds"] = run.rounds * at(run, time, "step") / run.steps
         amounts["client_bytes"] = at(run, time, "bytes") / scenario.cluster.workers
     if cost.node_hour is not None or cost.device_hour is not None:

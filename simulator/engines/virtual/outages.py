@@ -230,7 +230,7 @@ class Outages:
             if not abrupt:
                 crash = start
                 if why == Why.ABSENT:
-                    back = run.availability.members.returns(self._node.rank, start)
+                    back = run.availability.members.calendars[self._node.rank].next(start)[1]
             if crash >= start + takes:
                 return start + takes - begun if start > begun else takes
             since, crash = crash, max(crash, start)

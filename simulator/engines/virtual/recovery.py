@@ -107,7 +107,7 @@ class Presence:
         for _ in range(PATIENCE):
             crash, back = self._run.calendars[rank].next(time)
             if crash > time and members is not None and members.leaves(rank, time):
-                crash, back = time, members.returns(rank, time)
+                crash, back = time, members.calendars[rank].next(time)[1]
             if crash > time or time == inf:
                 return time
             time = back
