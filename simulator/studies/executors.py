@@ -267,11 +267,14 @@ def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None
 def _client(address: str) -> Any:
     try:
         from distributed import Client  # noqa: PLC0415 - an extra, and half a second
+        from distributed.comm.addressing import get_address_host_port  # noqa: PLC0415
     except ImportError:
         raise InputError(
             f'dask {address}: Dask is not installed; pip install "paceline[cluster]"'
         ) from None
     try:
+        if "inproc" not in address:  # a client of a wrong address takes 20 s to give up
+            get_address_host_port(address)
         connect: Callable[..., Any] = Client  # distributed has no types
         return connect(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
