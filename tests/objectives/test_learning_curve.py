@@ -193,8 +193,8 @@ def test_beyond_the_evidence_the_interval_widens():
         assert width(*far, case.get("tokens", 2e10) / 1e9) > 1.2 * width(*place)
         assert penalties.basis == "extrapolated"
     untuned = penalty(*place, outer_lr=1.0, outer_momentum=0.0)
-    assert untuned.basis == "extrapolated"
-    assert "outer step far from the published one" in untuned.sentence
+    assert untuned.sd > here.sd
+    assert "assumed, not published" in untuned.sentence
     assert penalty(*place, outer_lr=0.7).sentence == here.sentence
 
 

@@ -150,10 +150,18 @@ def penalty(  # noqa: PLR0913
     same = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
     at = next(same, replicas), period, parameters
     mean, sd, reasons, errors = by_law(program, at, ratio, overlap)
-    far = math.log2((outer_lr or FACTS.outer) / FACTS.outer * 0.1 / max(1 - outer_momentum, 1e-3))
-    if program in ALIKE and abs(far) > FACTS.robust:
-        reasons.append(f"outer step far from the published one ({FACTS.outer:g}, momentum 0.9)")
     basis, source = "extrapolated" if reasons else "published", OF_RUNS
+    if outer_lr is not None and program in ALIKE:
+        best = float(np.interp(math.log2(max(replicas, 1)), range(4), FACTS.outer))
+        doublings = abs(math.log2(outer_lr / (1 - min(outer_momentum, 0.999)) / (10 * best)))
+        if doublings > FACTS.robust:
+            shift = FACTS.untuned * (doublings - FACTS.robust)
+            mean, sd = mean + shift, math.hypot(sd, shift)
+            errors = errors + shift * drawn("untuned")
+            reasons.append(
+                f"{shift:+.1%} assumed, not published, for an outer step far from the best one "
+                f"(outer_lr {best:g}, outer_momentum 0.9)"
+            )
     if runs:
         mean, sd, errors = _updated(at, (mean, sd), runs, program, gain)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
