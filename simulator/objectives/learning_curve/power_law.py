@@ -1,10 +1,11 @@
 """Fit loss = floor + scale (tokens + shift)^-exponent to a part of a log.
 
 A log begins with a warm-up, and may end with a decay of the learning rate or a rise. An information
-criterion chooses the points between which the law holds: excluding an independent point costs as
-much as an error of 1.4 standard deviations (Jay & Neil, Phys. Rev. D 103, 114502, 2021). The noise
-is estimated from means over parts of the log, so its correlation counts. Laws are drawn from their
-posterior by an ensemble of walkers (Goodman & Weare, CAMCoS 5, 65, 2010).
+criterion weighs the points between which the law may hold: excluding an independent point costs as
+much as an error of 1.4 standard deviations (Jay & Neil, Phys. Rev. D 103, 114502, 2021). Laws of
+each likely beginning are drawn as often as it weighs. The noise is estimated from means over parts
+of the log, so its correlation counts. Laws are drawn from their posterior by an ensemble of walkers
+(Goodman & Weare, CAMCoS 5, 65, 2010).
 """
 
 import math
@@ -33,6 +34,7 @@ LEFT_OUT, CLEARLY = 2.0, 10.0  # cost of an excluded independent point; least ga
 EXACT = 0.002  # tolerated relative error of a law
 OUTLIER = 5.0  # standard deviations of an outlier
 LEAST = 1e-3  # least position of the first token, as a share of the log
+LIKELY = 0.05  # least weight of a part from which laws are drawn, of the best one's
 FEW, FEWEST = 40, 6  # points of a short log, and of a law
 INFLATED = 3.0  # factor for noise that a fit absorbs, from synthetic logs
 
@@ -84,21 +86,32 @@ def fit(tokens: Array, loss: Array, *, whole: bool = False, window: Sequence[int
         fitted = _fit(tokens[inside], loss[inside], not whole, draw=draw)
         return replace(fitted, begin=begin, end=end)
 
-    def chosen(begins: Sequence[float], ends: Sequence[float]) -> Fitted:
-        """Return the best part, or the first one if no other is clearly better."""
+    def weighed(begins: Sequence[float], ends: Sequence[float]) -> dict[tuple[int, int], float]:
+        """Return the weights of parts of the log, 1 for the best; the first is preferred."""
         windows = [(round(a * count), round(b * count)) for a in begins for b in ends]
-        parts = [part(*window) for window in windows if window[1] - window[0] >= FEWEST]
-        clear = min(parts, key=lambda fitted: fitted.noise)
+        parts = {one: part(*one) for one in dict.fromkeys(windows) if one[1] - one[0] >= FEWEST}
+        clear = min(parts.values(), key=lambda law: law.noise)
         noise, price = max(clear.noise, EXACT**2), LEFT_OUT * clear.independent
-        costs = [law.squares / noise - price * (law.end - law.begin) for law in parts]
-        best = int(np.argmin(costs))
-        return parts[best if costs[best] < costs[0] - CLEARLY else 0]
+        costs = np.array(
+            [law.squares / noise - price * (law.end - law.begin) for law in parts.values()]
+        )
+        costs[1:] += CLEARLY
+        return dict(zip(parts, np.exp((costs.min() - costs) / 2).tolist(), strict=True))
 
     if window:
         return part(*window, draw=True)
-    end = chosen((0.0 if whole or count < FEW else 0.25,), ENDS).end
-    begin = 0 if whole else chosen(BEGINS, (end / count,)).begin
-    return part(begin, end, draw=True)
+    ends = weighed((0.0 if whole or count < FEW else 0.25,), ENDS)
+    _, end = max(ends, key=ends.__getitem__)
+    begins = weighed((0.0,) if whole else BEGINS, (end / count,))
+    likely = {one: weight for one, weight in begins.items() if weight >= LIKELY}
+    laws = {one: part(*one, draw=True) for one in likely}
+    weights = np.array([*likely.values()])
+    chosen = np.random.default_rng(SEED).choice(len(laws), DRAWS, p=weights / weights.sum())
+    places = chosen, np.arange(DRAWS)
+    rows = np.stack([law.rows[1:] for law in laws.values()])[places]
+    warmup = np.stack([np.broadcast_to(law.warmup, DRAWS) for law in laws.values()])[places]
+    best = laws[max(likely, key=likely.__getitem__)]
+    return replace(best, rows=_typical(rows, float(tokens[-1])), warmup=warmup)
 
 
 def _ahead(u: Any, first: float, warmup: Any) -> Any:
