@@ -166,8 +166,8 @@ def of_search(rows: Sequence[Row], tune: Row) -> Columns:
     if judged := wording.judged(rows):
         words, of, estimate = judged
         columns[f"{words}\n({USUAL})"] = lambda row: wording.cell(estimate(row), of)
-    if any(row["basis"] for row in rows):  # too few columns are left for both
-        columns["basis"] = lambda row: row["basis"] or "-"
+    if any(row.get("basis") for row in rows):  # too few columns are left for both
+        columns["basis"] = lambda row: row.get("basis") or "-"
     else:
         columns["seeds"] = lambda row: f"{row['seeds']:g}"
     return columns
