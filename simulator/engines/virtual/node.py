@@ -321,10 +321,17 @@ class VirtualNode(SeededNode):
         if run.program.selects and run.outages:
             run.outages[sender].waste()
 
-    async def request(self, to: int, value: Payload) -> Payload:
+    @types.coroutine
+    def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
         """Send a message and return the answer: `send` and `receive` in one."""
         self.send(to, value)
-        _, answer = await self.receive(to)
+        message = self._take_arrived(to) if self.mailbox else None
+        if message is None:
+            self.awaited_rank = to
+            message = yield
+        at, _, _, transit, _, answer = message
+        if at > self.now:
+            self.block(at - transit - (self.sent_until - self.now), at, to)
         return answer
 
     def _take_arrived(self, source: int) -> Message | None:
