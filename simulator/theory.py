@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from .distributions.distribution import Distribution
+from .distributions.empirical import ReplayedTimes
 from .distributions.order_statistics import expected_max
 from .errors import InputError
 from .network.closed_form import ClosedForm, CollectiveCost
@@ -447,6 +448,8 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
     parts: list[Cluster | Group] = [cluster, *cluster.group]
     if any(part.bursts or part.profile for part in parts):
         notes.append("profiles and bursts count by their mean speed")
+    if any(isinstance(part.compute, ReplayedTimes) for part in parts):
+        notes.append("the times of a trace are drawn at random: Theorem 1 ignores their order")
     if any(part.failures or part.membership for part in parts):
         notes.append("failures and absences are ignored")
     if cluster.sampling:

@@ -43,9 +43,9 @@ MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcome
 LINES = """
     paceline/*.py              1070   19 commands with their options, and what --explain adds
     paceline/deploy            3330   sessions with islands, stated memory, steering, watching
-    simulator/*.py              480   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
-    simulator/cluster           680   membership and failures as laws and traces
-    simulator/distributions    1000   ten families and their order statistics
+    simulator/*.py              490   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
+    simulator/cluster           690   membership and failures as laws and traces
+    simulator/distributions    1090   ten families, traces, and their order statistics
     simulator/engines          6070   two engines that agree to the last bit, clocks by a max, notes
     simulator/inputs           1070   units, bounds on files, and what twenty training loops print
     simulator/load             1480   refusals that name file, key, value and remedy; hardware
@@ -54,11 +54,11 @@ LINES = """
     simulator/programs         3940   28 algorithms with HPSGD's two decisions, and twelve codecs
     simulator/reports          2000   terminal, page and sliders
     simulator/results          4960   intervals from published residuals, models of error, verdict
-    simulator/scenario         2730   every key with its description; kinds of hardware by name
+    simulator/scenario         2740   every key with its description; kinds of hardware by name
     simulator/studies          6380   search and sweep by time at equal loss, fit, papers, real data
     validate                  10950   real training, all rehearsed before; strangers' logs, matrix
     docs                        450   what generates pages
-    tests                     36390   random scenarios, sessions, published rows, and tests/lab
+    tests                     36450   random scenarios, sessions, published rows, and tests/lab
 """
 WORDS = 110_000  # of README.md and docs/
 ARGUMENTS = 17  # functions that take more of them than ruff allows

@@ -7,6 +7,7 @@ from itertools import repeat
 import numpy as np
 
 from ..distributions.distribution import Array, Distribution
+from ..distributions.empirical import ReplayedTimes
 from ..distributions.random_streams import Purpose, blocks, generator
 from ..scenario.overhead import Overhead
 from ..scenario.scenario import Scenario
@@ -43,7 +44,9 @@ class Stream:
         self._inner = worker.inner
         self.constant = law.expectation + overhead.expectation + self._inner if fixed else None
         self._draws: list[Callable[[int], Array]] = []
-        if self.constant is None:
+        if isinstance(law, ReplayedTimes):
+            self._draws.append(law.replay(generator(seed, Purpose.TRACE, rank)))
+        elif self.constant is None:
             self._draws.append(partial(law.sample, generator(seed, Purpose.COMPUTE, rank)))
         if extra is not None:
             self._draws.append(partial(extra.sample, generator(seed, Purpose.EXTRA, rank)))

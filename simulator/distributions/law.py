@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, core_schema
 from ..errors import InputError
 from ..inputs.units import EXAMPLES
 from .distribution import Array, Distribution, invert
-from .empirical import Empirical
+from .empirical import Empirical, ReplayedTimes
 from .parametric import (
     Constant,
     Exponential,
@@ -179,3 +179,5 @@ class _Shorthand:
 
 
 Law = Annotated[Simple | Mixture, Field(discriminator="dist"), _Shorthand()]
+ComputeLaw = Annotated[Simple | Mixture | ReplayedTimes, Field(discriminator="dist"), _Shorthand()]
+"""The time of one gradient: a law, or a trace (whose order matters)."""

@@ -28,19 +28,20 @@ def number(text: str) -> float | None:
 
 def rows(
     path: Path,
-    readers: Sequence[Reader],
+    readers: Sequence[Reader] | Reader,
     content: str,
     names: Sequence[str] = (),
     check: Callable[[list[Any], int], None] = lambda row, line: None,
 ) -> Iterator[list[Any]]:
     """Yield the parsed rows of a file; `content`: a row in messages ("one time").
 
-    `readers`: one per column. A first line of plain words is a header: it must equal `names`, if
-    given, except that the last names may be missing; their columns are then empty. Blank lines
-    and # comments are skipped. `check(row, line)` raises ValueError for an impossible row. Raises
-    ValueError with file, line and column.
+    `readers`: one per column, or one for all columns of a file of any width. A first line of
+    plain words is a header: it must equal `names`, if given, except that the last names may be
+    missing; their columns are then empty. Blank lines and # comments are skipped.
+    `check(row, line)` raises ValueError for an impossible row. Raises ValueError with file, line
+    and column.
     """
-    width = len(readers)
+    width = 0 if callable(readers) else len(readers)
     first, empty = True, True
     remedy = f"write {content} per line"
     with untrusted.refused(path, remedy, error=ValueError):
@@ -57,11 +58,13 @@ def rows(
                 raise ValueError(f"{path}, line {line}: {listed}")
             width = len(fields)
             continue
+        width = width or len(fields)
         if len(fields) != width:
             raise ValueError(f"{path}, line {line}: {len(fields)} columns, not {width}; {remedy}")
-        fields += [""] * (len(readers) - width)
+        fields += [""] * (0 if callable(readers) else len(readers) - width)
         row = []
-        for index, (field, reader) in enumerate(zip(fields, readers, strict=True)):
+        parsers = [readers] * width if callable(readers) else readers
+        for index, (field, reader) in enumerate(zip(fields, parsers, strict=True)):
             try:
                 row.append(reader(field))
             except ValueError as error:

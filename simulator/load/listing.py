@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from ..distributions.law import Law
+from ..distributions.law import ComputeLaw
 from ..inputs import untrusted
 from ..programs import catalogue
 from ..scenario import hardware as catalogued
@@ -24,7 +24,7 @@ def algorithms() -> Rows:
 
 def distributions() -> Rows:
     """List the distributions of random times."""
-    return _models(Law, "dist")
+    return _models(ComputeLaw, "dist")
 
 
 def objectives() -> Rows:

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..distributions.law import Law
+from ..distributions.law import ComputeLaw, Law
 from ..distributions.time_profile import TimeProfile
 from ..inputs import csv_files, units
 from ..inputs.units import Seconds
@@ -267,7 +267,7 @@ class Group(_Nodes):
 
     name: Name = Field(description="unique name of the group")
     workers: int = Field(ge=0, le=10**9, description="number of workers in the group")
-    compute: Law | None = optional(_COMPUTE)
+    compute: ComputeLaw | None = optional(_COMPUTE)
     extra_share: Share | None = optional(_EXTRA_SHARE)
     up: Bandwidth | None = optional("bandwidth of a worker's sending")
     down: Bandwidth | None = optional("bandwidth of a worker's receiving")
@@ -306,7 +306,7 @@ class Cluster(_Nodes):
     """The workers, and the time of a gradient."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS, description="number of workers")
-    compute: Law = Field(description=_COMPUTE)
+    compute: ComputeLaw = Field(description=_COMPUTE)
     extra_share: Share = optional(_EXTRA_SHARE, 0.0)
     allow_zero: bool = optional("allow a compute time of zero", False)
     accumulation: int = optional(

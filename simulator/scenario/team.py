@@ -1,10 +1,11 @@
 """Resolve a scenario's workers: laws, groups, devices, regions and mean speeds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, inf
 
 from ..distributions.distribution import Distribution
+from ..distributions.empirical import ReplayedTimes
 from ..distributions.parametric import Constant
 from ..distributions.time_profile import TimeProfile
 from .cluster import Bursts, Cluster, Group
@@ -57,7 +58,7 @@ class Team:
         cluster, ranks = self._cluster, list[Worker]()
         for group in (*cluster.group, None):
             size = cluster.workers - len(ranks) if group is None else group.workers
-            ranks += [_worker(cluster, group, self._inner_bytes)] * size
+            ranks += _repeated(_worker(cluster, group, self._inner_bytes), len(ranks), size)
         return ranks
 
     @cached_property
@@ -173,3 +174,11 @@ def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker
         group.bursts or cluster.bursts,
         _inner_seconds(group, cluster, compute.expectation, model_bytes),
     )
+
+
+def _repeated(worker: Worker, first: int, size: int) -> list[Worker]:
+    """Repeat a worker from rank `first` on; each replays another column of a trace."""
+    if not isinstance(worker.compute, ReplayedTimes):
+        return [worker] * size
+    columns = [replace(worker, compute=column) for column in worker.compute.by_column]
+    return [columns[rank % len(columns)] for rank in range(first, first + size)]

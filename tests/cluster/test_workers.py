@@ -27,7 +27,7 @@ from paceline.simulator.scenario.scenario import World
 from tests.distributions.test_law import TABLES
 from tests.helpers.cases import looped
 from tests.helpers.programs import cases
-from tests.helpers.worlds import EXPONENTIAL, RING, play, scenario, simulate
+from tests.helpers.worlds import EXPONENTIAL, RING, on_batched, play, scenario, simulate
 
 DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
 
@@ -137,6 +137,67 @@ def test_scaled_laws_are_those_of_longer_times(name, by, seed, tmp_path_factory)
     np.testing.assert_allclose(other, by * one, rtol=1e-9, atol=1e-12)
     assert scaled.expectation == pytest.approx(by * law.expectation)
     assert scaled.variance == pytest.approx(by**2 * law.variance)
+
+
+# Traces
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A compute law that replays times for even and for odd workers."""
+    (tmp_path / "steps.csv").write_text("even,odd\n1,100 ms\n2,0.2\n3,0.3\n5,0.5\n7,0.7\n")
+    return {"dist": "trace", "file": str(tmp_path / "steps.csv")}
+
+
+EVEN = np.array([1, 2, 3, 5, 7.0])
+
+
+def test_a_trace_is_replayed_column_by_column_and_again(trace):
+    world = scenario(workers=3, compute=trace)
+    expected = np.resize(EVEN, 12)
+    np.testing.assert_array_equal(
+        first(cluster.compute_times(world, 0), 12), [expected, expected / 10, expected]
+    )
+    means = EVEN.mean() * np.array([1, 0.1, 1])
+    assert world.team.mean_compute == pytest.approx(means)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 50))
+def test_a_trace_does_not_depend_on_blocks(tmp_path_factory, sizes, seed):
+    path = tmp_path_factory.getbasetemp() / "one.csv"
+    path.write_text("1\n2\n3\n5\n7\n")
+    law = {"dist": "trace", "file": str(path), "offset": "random"}
+    world = scenario(workers=1, compute=law)
+    (one,), (other,) = cluster.streams(world, seed), cluster.streams(world, seed)
+    parts = [one.draw(size) for size in sizes]
+    assert np.array_equal(np.concatenate(parts), other.draw(sum(sizes)))
+
+
+def test_a_random_offset_is_a_keyed_and_even_one(trace):
+    world = scenario(workers=6, compute=trace | {"offset": "random"})
+    begins = [first(cluster.compute_times(world, seed), 5)[::2] for seed in range(200)]
+    rows = np.concatenate(begins)
+    for row in rows:
+        assert np.array_equal(np.roll(EVEN, -int(np.searchsorted(EVEN, row[0]))), row)
+    counts = np.array([(rows[:, 0] == value).sum() for value in EVEN]) / len(rows)
+    assert np.all(np.abs(counts - 0.2) < 4.5 * np.sqrt(0.16 / len(rows)))
+    assert np.array_equal(begins[7], first(cluster.compute_times(world, 7), 5)[::2])
+
+
+@pytest.mark.parametrize("offset", ["none", "random"])
+@pytest.mark.parametrize("name", ["ssgd", "local-sgd"])
+def test_a_trace_runs_alike_in_every_engine(trace, name, offset):
+    table = {"name": name} | ({"tau": 3} if name == "local-sgd" else {})
+    world = scenario(table, compute=trace | {"offset": offset}, network=RING, steps=40)
+    (other,) = on_batched(world.algorithm[0], world, [5])
+    one = simulate(world, seed=5)
+    assert one.duration == pytest.approx(other.duration, rel=1e-12)
+    np.testing.assert_allclose(one.curve["time"], other.curve["time"], rtol=1e-12)
+
+
+def test_ssgd_over_a_trace_takes_the_slowest_workers_times(trace):
+    world = scenario({"name": "ssgd"}, compute=trace, steps=12)
+    assert simulate(world).duration == pytest.approx(np.resize(EVEN, 12).sum())
 
 
 # Working hours

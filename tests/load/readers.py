@@ -60,13 +60,14 @@ def profile(data: bytes, folder: Path) -> None:
 
 
 def samples(data: bytes, folder: Path) -> None:
-    """A text file as samples, a load, and regions."""
+    """A text file as samples, a trace, a load, and regions."""
     file = folder / "t.csv"
     file.write_bytes(data)
     (folder / "my.toml").write_text(corpus.SCENARIO)
     plain = ["cluster.allow_zero=true"]
     for override in (
         'cluster.compute={ dist = "empirical", file = "t.csv" }',
+        'cluster.compute={ dist = "trace", file = "t.csv" }',
         'cluster.profile={ file = "t.csv" }',
         'network={ model = "flows", regions = "t.csv" }',
     ):
