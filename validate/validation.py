@@ -29,7 +29,6 @@ from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.simulate import simulate
 
 from . import checks
-from .comparison import quantities
 from .comparison.compare import Comparison, ComparisonDirectory, compare
 from .host import machine
 from .host.device import find_device, used_by_others
@@ -166,18 +165,11 @@ class ValidationDirectory(ComparisonDirectory):
 
 
 def _predict(scenario: Scenario, numbers: range, whole: store.Directory) -> Result:
-    """Simulate with the real runs' seeds; with a profile, add the nominal step time."""
-    run = partial(simulate, seeds=len(numbers), seed=numbers.start, paired=True)
+    """Simulate with the real runs' seeds."""
+    count, first = len(numbers), numbers.start
     with store.Directory(whole.path / "predicted", whole.settings, overwrite=True) as directory:
-        result = run(scenario, kept=directory)
-        more = {}
-        if scenario.overhead:
-            bare = run(scenario.nominal)
-            more["nominal"] = {
-                label: sum(map(quantities.pace, runs)) / len(runs)
-                for label, runs in bare.groups.items()
-            }
-        save(result, directory, summary=more)
+        result = simulate(scenario, seeds=count, seed=first, paired=True, kept=directory)
+        save(result, directory)
     return result
 
 

@@ -288,28 +288,6 @@ def test_a_run_agrees_with_itself(tmp_path_factory, name, workers, steps, seeds,
     assert document["notes"] == []
 
 
-def test_the_excess_is_reported_beside_the_error(world, edited):
-    real = world('network.latency="12 ms"')
-    plain = compare(world(), real)
-    paces = plain.of("seconds_per_step")
-    for label, row in plain.excess.items():
-        pace = paces[label]
-        assert row["nominal"] == pace["predicted"]
-        assert row["measured"] == pytest.approx(pace["measured"] - pace["predicted"])
-        assert row["share"] == pytest.approx(pace["measured"] / pace["predicted"] - 1)
-        assert (row["predicted"], row["error"]) == (0, None)
-    assert "the prediction leaves that out" in plain.sentence
-    nominal = {label: 0.9 * row["predicted"] for label, row in paces.items()}
-    comparison = compare(edited(world(), lambda summary: summary.update(nominal=nominal)), real)
-    for label, row in comparison.excess.items():
-        p, m = paces[label]["predicted"], paces[label]["measured"]
-        assert row["predicted"] == pytest.approx(0.1 * p)
-        assert row["error"] == pytest.approx(0.1 * p / (m - 0.9 * p) - 1)
-    wanted = np.median([abs(row["error"]) for row in comparison.excess.values()])
-    assert comparison.medians["excess"] == pytest.approx(wanted)
-    assert f"errs by {100 * wanted:.0f} %" in comparison.sentence
-
-
 def test_what_others_disturbed_is_said_in_one_sentence(world, edited):
     def change(summary):
         evidence()(summary)

@@ -30,8 +30,9 @@ RANKED = 3  # fewest algorithms for a rank correlation
 NAMED = 6  # most keys that a note on different scenarios names
 # tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "codec", "calibration")
-WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution",
-           "not_counted", "sentence", "notes")  # fmt: skip
+WRITTEN = (
+    "kendall_tau", "kendall_over", "regret", "attribution", "not_counted", "sentence", "notes",
+)  # fmt: skip
 """Attributes of a `Comparison` that are keys of its document."""
 
 
@@ -121,13 +122,6 @@ class Comparison(Display):
         }
 
     @cached_property
-    def excess(self) -> dict[str, Row]:
-        """Return the excess by label; see `quantities.excess`."""
-        nominal = self.predicted.summary.get("nominal") or {}
-        paces = self.of(PACE, counted=False)
-        return {label: quantities.excess(nominal.get(label), row) for label, row in paces.items()}
-
-    @cached_property
     def attribution(self) -> dict[str, dict[str, Any]]:
         """Return the causes of errors by label; see `attribution.attribute`."""
         losses = self.of(EQUAL_STEPS, counted=False)
@@ -144,12 +138,11 @@ class Comparison(Display):
 
     @cached_property
     def medians(self) -> dict[str, float | None]:
-        """Return the median absolute error of each quantity and of the excess."""
+        """Return the median absolute error of each quantity."""
         counted = [row for row in self.rows if row["counted"]]
         errors = {row["quantity"]: list[float | None]() for row in counted}
         for row in counted:
             errors[row["quantity"]].append(row["error"])
-        errors["excess"] = [self.excess[label]["error"] for label in self.of(PACE)]
         return {
             quantity: quantities.median([abs(error) for error in values if error is not None])
             for quantity, values in errors.items()
@@ -183,7 +176,7 @@ class Comparison(Display):
 
     @cached_property
     def sentence(self) -> str:
-        """Return errors, excess and ranks in a few sentences."""
+        """Return errors and ranks in a few sentences."""
         if not self.counted:
             return self.marked(
                 f"No {self.basis} run counts as evidence, so errors are not reported."
@@ -351,12 +344,9 @@ def _doubts(result: Comparison) -> Iterator[str]:
 
 
 def _pace(result: Comparison) -> Iterator[str]:
-    """Yield sentences on the errors of the step time, and on the excess.
-
-    A small total error may hide the error of the excess.
-    """
-    rows = result.of(PACE)
-    errors = {label: row["error"] for label, row in rows.items() if row["error"] is not None}
+    """Yield a sentence on the errors of the step time."""
+    paces = result.of(PACE)
+    errors = {label: row["error"] for label, row in paces.items() if row["error"] is not None}
     if len(errors) == 1:
         (label,) = errors
         yield f"Seconds per step of {label}: error {100 * errors[label]:+z.1f} %."
@@ -366,20 +356,6 @@ def _pace(result: Comparison) -> Iterator[str]:
             f"Seconds per step: median error {100 * (result.medians[PACE] or 0.0):.1f} % over "
             f"{len(errors)} algorithms, at most {100 * abs(errors[worst]):.1f} % ({worst})."
         )
-    excess = [result.excess[label] for label in rows]
-    share, seconds = (
-        quantities.median([row[key] for row in excess if row[key] is not None])
-        for key in ("share", "measured")
-    )
-    if share is None or seconds is None:
-        return
-    error = result.medians["excess"]
-    yield (
-        f"Beyond the nominal delays, which both sides contain, {result.basis} runs take "
-        f"{'-' if seconds < 0 else ''}{human(abs(seconds))} ({100 * share:+z.1f} %) per step "
-        "(median); the prediction "
-        + ("leaves that out." if error is None else f"of that errs by {100 * error:.0f} %.")
-    )
 
 
 def _covered(result: Comparison) -> Iterator[str]:

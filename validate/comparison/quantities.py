@@ -167,27 +167,6 @@ def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str |
     return "; ".join(parts)
 
 
-def excess(nominal: float | None, row: Row) -> Row:
-    """Return both sides' excess over the `nominal` seconds per step.
-
-    `share`: relative to nominal. `error`: of the predicted excess; None if the prediction is
-    nominal, and thus has no excess.
-    """
-    profiled = nominal is not None
-    nominal = row["predicted"] if nominal is None else nominal
-    measured, predicted = (
-        None if None in (row[side], nominal) else row[side] - nominal
-        for side in ("measured", "predicted")
-    )
-    return {
-        "nominal": nominal,
-        "measured": measured,
-        "share": None if measured is None or not nominal else measured / nominal,
-        "predicted": predicted,
-        "error": relative(predicted, measured) if profiled and predicted else None,
-    }
-
-
 def expected(row: Row, intervals: Row | None) -> Row:
     """Return the predicted 90 % interval, and whether it covers the measured value.
 
