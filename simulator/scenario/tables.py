@@ -239,7 +239,7 @@ class Torch(Section):
     )
     data: Name = Field(
         description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "
-        "cifar-100, or a data set of an installed package (entry points paceline.datasets)"
+        "or a data set of an installed package (entry points paceline.datasets)"
     )
     folder: Folder | None = optional("folder of the data set's files")
     batch: Count = optional("samples per worker and step (mini-batch)", 32)

@@ -30,6 +30,8 @@ DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")
 CONTEXT = 64  # characters of a sample of text
 CHARACTERS = 4_000_000  # most characters of text
+CLASSES = 10  # of every data set in files
+INSIDE = "cifar-10-batches-bin"  # the folder in CIFAR-10's archive
 CHUNK = 1000  # samples evaluated at a time
 
 T = TypeVar("T")
@@ -160,15 +162,12 @@ Read = Callable[[Path, str, str], tuple[np.ndarray, np.ndarray]]
 """Function that reads images and labels from a folder, given a file or part, and a hint."""
 
 
-def _files(
-    name: str, hint: str, parts: Sequence[Sequence[str]], reader: Read, inside: str = ""
-) -> Load:
-    """Return the loader of a data set in files, perhaps in a subfolder `inside`."""
-    classes = int(name.partition("-")[2]) if name.startswith("cifar") else 10
+def _files(name: str, hint: str, parts: Sequence[Sequence[str]], reader: Read) -> Load:
+    """Return the loader of a data set of ten classes in files."""
 
     def load(folder: Path | None) -> Data:
         place = folder or DEBIAN / name
-        place = place / inside if (place / inside).is_dir() else place
+        place = place / INSIDE if (place / INSIDE).is_dir() else place
 
         def part(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
             pairs = [reader(place, file, hint) for file in files]
@@ -176,13 +175,13 @@ def _files(
             wrong = ""
             if len(images) != len(labels):
                 wrong = f"{len(images)} {files[0]} images but {len(labels)} labels"
-            elif len(labels) and labels.max() >= classes:
-                wrong = f"a label of {labels.max()}, but there are {classes} classes"
+            elif len(labels) and labels.max() >= CLASSES:
+                wrong = f"a label of {labels.max()}, but there are {CLASSES} classes"
             if wrong:
                 raise ObjectiveError(FOLDER, f"{place}: {wrong}; get {hint} again")
             return images, labels.astype(np.int64)
 
-        return Data(*part(parts[0]), *part(parts[1]), classes)
+        return Data(*part(parts[0]), *part(parts[1]), CLASSES)
 
     return load
 
@@ -205,19 +204,15 @@ def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _cifar(label_bytes: int) -> Read:
-    """Return the reader of CIFAR's binary format: labels, then the image."""
-
-    def read(folder: Path, name: str, hint: str) -> tuple[np.ndarray, np.ndarray]:
-        path, content = _read([folder / name], hint)
-        size = label_bytes + 3 * 32 * 32
-        if not content or len(content) % size:
-            sizes = f"{len(content):,} bytes, not a whole number of images of {size:,}"
-            raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
-        rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
-        return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
-
-    return read
+def _cifar(folder: Path, name: str, hint: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read a file in CIFAR-10's binary format: per image a label, then its channels."""
+    path, content = _read([folder / name], hint)
+    size = 1 + 3 * 32 * 32
+    if not content or len(content) % size:
+        sizes = f"{len(content):,} bytes, not a whole number of images of {size:,}"
+        raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
 def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
@@ -233,27 +228,22 @@ def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
         raise ObjectiveError(FOLDER, problem) from None
 
 
-MNIST, CIFAR = (["train"], ["t10k"]), "(https://www.cs.toronto.edu/~kriz/cifar.html)"
-TEN = [f"data_batch_{number}.bin" for number in range(1, 6)], ["test_batch.bin"]
+MNIST = ["train"], ["t10k"]
+CIFAR = [f"data_batch_{number}.bin" for number in range(1, 6)], ["test_batch.bin"]
+HINTS = {
+    "fashion-mnist": "the four IDX files of fashion-mnist (Debian: apt install "
+    "dataset-fashion-mnist)",
+    "mnist": "the four IDX files of mnist",
+    "cifar-10": "the binary version of cifar-10 (https://www.cs.toronto.edu/~kriz/cifar.html)",
+}
 _OURS: dict[str, Load] = {
     "digits": _digits,
     "random-classification": _random_classification,
     "python-text": _python_text,
-    "fashion-mnist": _files(
-        "fashion-mnist",
-        "the four IDX files of fashion-mnist (Debian: apt install dataset-fashion-mnist)",
-        MNIST, _mnist,
-    ),
-    "mnist": _files("mnist", "the four IDX files of mnist", MNIST, _mnist),
-    "cifar-10": _files(
-        "cifar-10", f"the binary version of cifar-10 {CIFAR}", TEN, _cifar(1),
-        "cifar-10-batches-bin",
-    ),
-    "cifar-100": _files(
-        "cifar-100", f"the binary version of cifar-100 {CIFAR}", (["train.bin"], ["test.bin"]),
-        _cifar(2), "cifar-100-binary",
-    ),
-}  # fmt: skip
+    "fashion-mnist": _files("fashion-mnist", HINTS["fashion-mnist"], MNIST, _mnist),
+    "mnist": _files("mnist", HINTS["mnist"], MNIST, _mnist),
+    "cifar-10": _files("cifar-10", HINTS["cifar-10"], CIFAR, _cifar),
+}
 DATA = Registry("paceline.datasets", _OURS)
 
 
