@@ -497,8 +497,7 @@ def _check(device: str, smoke: bool, out: Path | None, overwrite: bool) -> Answe
     from paceline.simulator.results import store
 
     where = out and store.free_file(out, None, given=True, overwrite=overwrite)
-    with _progress("smoke test", "parts, left") as progress:
-        diagnosis = module.diagnose(device=device, smoke=smoke, progress=progress)
+    diagnosis = module.diagnose(device=device, smoke=smoke)
     if where:
         store.write(where, store.dump(diagnosis.json()))
     lines = [diagnosis.sentence, *([f"{FILES}{where}"] if where else [])]

@@ -206,16 +206,16 @@ def test_a_machine_without_gpus(monkeypatch):
         assert [table.columns[0].header for table in doctor.tables(report)] == ["this machine"]
 
 
-def test_a_part_that_fails_is_named_and_ends_the_test(monkeypatch, tmp_path):
-    def die(job):
+def test_training_that_fails_is_explained(monkeypatch):
+    def die(*_, **__):
         raise RunError("worker 1 died by signal 9 during mean (seed 0)")
 
-    monkeypatch.setattr(doctor.launch, "run", die)
-    (actual,) = doctor._train(2, "cpu", tmp_path)
-    assert (actual.what, actual.good) == ("mean", False)
+    monkeypatch.setattr(doctor, "validate", die)
+    (actual,) = doctor._smoke("cpu", 2)
+    assert (actual.what, actual.good) == ("training with 2 processes", False)
     assert "died by signal 9" in actual.found
     sentence = Diagnosis("cpu", [], [actual]).sentence
-    assert sentence == "Real runs do not work here yet: mean failed."
+    assert sentence == "Real runs do not work here yet: training with 2 processes failed."
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """`paceline probe --check`: report on this machine, and run a smoke test."""
 
-import os
 import shutil
 import tempfile
 import time
@@ -9,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 from rich.table import Table
 
@@ -17,22 +15,18 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports.terminal import STYLE
 from paceline.simulator.results.statistics import human
-from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import execution
-from paceline.simulator.studies.execution import Progress
-from paceline.simulator.studies.simulate import simulate
 
+from ..comparison.quantities import EQUAL_STEPS, PACE
 from ..host import device as devices
 from ..host import machine, namespaces
-from ..launch import launch
-from ..measurement import evidence, measure
-from ..training.task import Job, TrainingTask
+from ..measurement import evidence
+from ..validation import validate
 
 LISTENED = 1.0  # seconds of measuring how much of the cores others use
 STEPS = 20  # steps of each part of the smoke test
 EQUAL = 1e-3  # relative difference of losses, simulated and real, in float32
 SHARED = 2**30  # bytes of shared memory, below which NCCL can fail
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 PARTS = [
     {"name": "ssgd", "label": "mean"},
     {"name": "ssgd", "codec": {"kind": "top-k", "ratio": 0.1}, "label": "gather"},
@@ -77,9 +71,7 @@ class Diagnosis:
         return f"{start} Check the marked lines: {', '.join(wrong)}." if wrong else start
 
 
-def diagnose(
-    *, device: str = "auto", smoke: bool = True, progress: Progress | None = None
-) -> Diagnosis:
+def diagnose(*, device: str = "auto", smoke: bool = True) -> Diagnosis:
     """Examine this machine, and train on it for some seconds unless `smoke` is false.
 
     Raises InputError for a device that this machine lacks.
@@ -87,7 +79,7 @@ def diagnose(
     device = devices.find_device(device)
     hardware = machine.hardware(device)
     lines = [*_here(device, hardware)]
-    ran = [*_smoke(device, hardware.get("gpus", 0), progress)] if smoke else []
+    ran = [*_smoke(device, max(2, hardware.get("gpus", 0)))] if smoke else []
     return Diagnosis(device, lines, ran)
 
 
@@ -137,52 +129,8 @@ def _here(device: str, hardware: dict[str, Any]) -> Iterator[Finding]:
     yield Finding("evidence", f"others use {others:.0%}: a run now {counts}", others <= limit)
 
 
-def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
-    """Train for some seconds with every arrangement of processes possible here."""
-    ways: list[tuple[str, int, dict[str, str]]] = [("2 processes on the CPU", 2, {})]
-    if device != "cpu":
-        first = os.environ.get(VISIBLE, "0").split(",")[0]
-        ways = [("2 processes on one GPU", 2, {VISIBLE: first})]
-        ways += [(f"{gpus} processes, a GPU each", gpus, {})] * (gpus > 1)
-    for number, (name, workers, visible) in enumerate(ways):
-        if progress:
-            progress(number, len(ways))
-        with (
-            tempfile.TemporaryDirectory(prefix="paceline-") as folder,
-            mock.patch.dict(os.environ, visible),
-        ):
-            for finding in _train(workers, device, Path(folder)):
-                yield finding._replace(what=f"{finding.what}, {name}")
-
-
-def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
-    """Run the parts of the test; losses must equal the simulated ones."""
-    scenario, wrong = _scenario(workers), ""
-    tasks = tuple(
-        TrainingTask(algorithm, 0, folder / str(number))
-        for number, algorithm in enumerate(scenario.algorithm)
-    )
-    try:
-        launch.run(Job(scenario, tasks, folder, device))
-    except (InputError, RunError) as error:
-        wrong = str(error)
-    expected = simulate(scenario, seeds=1).runs
-    for task, run in zip(tasks, expected, strict=True):
-        label = task.algorithm.label
-        measured = measure.measure(task, scenario)
-        if measured is None or not measured.whole:
-            yield Finding(label, wrong or "did not end", good=False)
-            return  # later parts did not run
-        losses = [trained.curve["loss"][-1] for trained in (measured.run, run)]
-        apart = abs(losses[0] / losses[1] - 1)
-        pace = human(measured.run.duration / measured.run.steps)
-        if label != UNTIMED and not apart <= EQUAL:
-            yield Finding(label, f"losses differ by {apart:.1%} from simulated ones", good=False)
-        else:
-            yield Finding(label, f"works; {pace} per step")
-
-
-def _scenario(workers: int) -> Scenario:
+def _smoke(device: str, workers: int) -> Iterator[Finding]:
+    """Train for some seconds; losses must equal the simulated ones."""
     table = {
         "title": "smoke test",
         "model": {"parameters": 2410},
@@ -194,4 +142,16 @@ def _scenario(workers: int) -> Scenario:
         "validation": {"compute": "real", "network": "real", "timeout": "20 s"},
         "algorithm": PARTS,
     }
-    return parse(table, file="doctor")
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        try:
+            result = validate(parse(table, file="doctor"), out=folder, device=device, seeds=1)
+        except (InputError, RunError) as error:
+            yield Finding(f"training with {workers} processes", str(error), good=False)
+            return
+    losses = result.comparison.of(EQUAL_STEPS, counted=False)
+    for label, pace in result.comparison.of(PACE, counted=False).items():
+        works = label == UNTIMED or abs(apart := losses[label]["error"]) <= EQUAL
+        words = f"works; {human(pace['measured'])} per step"
+        if not works:
+            words = f"losses differ by {apart:.1%} from simulated ones"
+        yield Finding(f"{label}, {workers} processes", words, works)
