@@ -17,8 +17,7 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     """
     if scenario.network.closed_form or scenario.cluster.workers == 1:
         return ClosedForm(scenario).mean_cost()
-    from .flow_network import FlowNetwork, SharedNetwork  # noqa: PLC0415 - they load numba
-    from .topology.graph import Topology  # noqa: PLC0415
+    from .flow_network import FlowNetwork  # noqa: PLC0415 - it loads numba
 
     workers, sizes = scenario.cluster.workers, [0.0, scenario.model.bytes]
     network = scenario.network.model_copy(update={"setup": 0})
@@ -26,11 +25,9 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     ends = []
     # a library's choice depends on size, and its overhead is neither latency nor transmission
     for size in sizes if scenario.network.library == "ideal" else sizes[1:]:
-        topology = Topology(bare)
-        shared = SharedNetwork(topology)
-        flows = FlowNetwork(bare, topology, shared.fabric, seed=0)
+        flows = FlowNetwork(bare, seed=0)
         flows.start(0.0, "mean", tuple(range(workers)), [size] * workers, drawn=False)
-        ended = shared.fabric.advance(inf)
+        ended = flows.fabric.advance(inf)
         ends.append(inf if ended is None else ended[0])
     first = 0.0 if len(ends) == 1 else ends[0]
     return CollectiveCost(ends[-1] - first if first < inf else inf, first)

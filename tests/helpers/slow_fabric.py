@@ -52,16 +52,16 @@ class SlowFabric:
 
     def start(self, at, plan, sizes, latencies=None):
         ticket, self.tickets = self.tickets, self.tickets + 1
-        self.runs[ticket] = plan, sizes, latencies, plan.waits.copy(), set(range(len(plan.paths)))
+        self.runs[ticket] = plan, sizes, latencies, plan.waits.copy(), set(range(len(plan.path)))
         for message in np.flatnonzero(plan.waits == 0):
             self._message(ticket, at, message)
         return ticket
 
     def _message(self, ticket, at, message):
         plan, sizes, latencies, *_ = self.runs[ticket]
-        size = plan.shares[message] * sizes[plan.origins[message]]
+        size = plan.share[message] * sizes[plan.origin[message]]
         latency = None if latencies is None else latencies[message]
-        self._transfer(ticket, at, self.paths[plan.paths[message]], size, latency, message)
+        self._transfer(ticket, at, self.paths[plan.path[message]], size, latency, message)
 
     def _transfer(self, ticket, at, path, size, latency, message=-1):
         begins = at + (path.latency if latency is None else latency)

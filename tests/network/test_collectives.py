@@ -40,10 +40,14 @@ def learned(made, count):
     """Whose contributions each worker has at the end, from the messages alone."""
     holders = [{rank} for rank in range(count)]
     has = []  # what those of a message have after it
-    for number, route in enumerate(made.route):
+    after = [[] for _ in made.path]
+    for number, (first, last) in enumerate(pairwise(made.offsets)):
+        for later in made.followers[first:last]:
+            after[later].append(number)
+    for number, route in enumerate(made.path):
         ranks = made.routes[route]
         mine = {rank: {rank} for rank in ranks}
-        for before in made.after[made.offsets[number] : made.offsets[number + 1]]:
+        for before in after[number]:
             assert before < number
             for rank in mine.keys() & has[before].keys():
                 mine[rank] |= has[before][rank]
@@ -67,7 +71,7 @@ def test_bytes_over_every_link_are_those_of_the_closed_form(name, count):
     plan = network.gather_plan if name == "gather" else network.mean_plan
     made = collective(name, count)
     moved = defaultdict(float)
-    for route, share in zip(made.route, made.share, strict=True):
+    for route, share in zip(made.path, made.share, strict=True):
         for a, b in pairwise(made.routes[route]):
             moved[network.link(a, b).name] += share
     assert dict(moved) == pytest.approx(plan.moved, rel=1e-12)
@@ -89,7 +93,7 @@ def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     end, _ = fabric.advance(np.inf)
     assert end - begin == pytest.approx(expected, rel=1e-12)
     hops = np.array([len(ranks) - 1 for ranks in made.routes])
-    total = (made.share * hops[made.route]).sum()
+    total = (made.share * hops[made.path]).sum()
     assert fabric.usage()[0].sum() == pytest.approx(2 * total * size, rel=1e-12)
 
 
@@ -122,4 +126,4 @@ def test_a_team_may_be_any_of_the_workers():
 
 @looped("name", [*NAMES, "gather"])
 def test_one_worker_alone_sends_nothing(name):
-    assert not len(collective(name, 1).route)
+    assert not len(collective(name, 1).path)

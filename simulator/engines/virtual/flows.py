@@ -23,8 +23,7 @@ from typing import Any
 import simpy
 
 from ...cluster.failures import PATIENCE
-from ...network.flow_network import FlowNetwork, SharedNetwork
-from ...network.topology.graph import Topology
+from ...network.flow_network import FlowNetwork
 from ...programs.effects import ANY, Payload
 from ..collective import Collective
 from .node import VirtualNode
@@ -36,15 +35,13 @@ Change = Callable[[float], None]
 class SharedLines:
     """The lines of a run.
 
-    `topology`: the network's graph. `transfers`: by number of those in flight, the functions to
-    call at their ends.
+    `transfers`: by number of those in flight, the functions to call at their ends.
     """
 
     def __init__(self, run: Any) -> None:
         self._agenda = run.agenda
         self.transfers: dict[int, Change] = {}
-        self.topology = Topology(run.scenario)
-        self.network = SharedNetwork(self.topology)
+        self.network = FlowNetwork(run.scenario, run.seed)
         self.fabric = self.network.fabric
         self._changes: list[tuple[float, int, Change]] = []
         self._count = 0
@@ -140,8 +137,7 @@ class FlowTransport:
     staggered = False
 
     def __init__(self, run: Any, lines: SharedLines) -> None:
-        self._run, self._lines = run, lines
-        self.traffic = FlowNetwork(run.scenario, lines.topology, lines.fabric, run.seed)
+        self._run, self._lines, self.traffic = run, lines, lines.network
 
     # Messages
 

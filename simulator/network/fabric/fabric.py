@@ -36,7 +36,7 @@ from math import inf
 import numpy as np
 
 from . import transfers
-from .messages import MessagePlan
+from .messages import Messages
 from .records import Array, Tables
 
 
@@ -62,7 +62,7 @@ class Fabric:
         self._tables.lines["capacity"] = capacities
         self._tables.lines["per_flow"][list(per_flow)] = 1
         self._clock = self._tables.state["clock"]
-        self._plans: dict[MessagePlan, _Loaded] = {}
+        self._plans: dict[Messages, _Loaded] = {}
         self._running: dict[int, tuple[int, _Loaded]] = {}
         self._tickets = 0
 
@@ -112,7 +112,7 @@ class Fabric:
         return ticket
 
     def start(
-        self, at: float, plan: MessagePlan, sizes: Sequence[float], latencies: Array | None = None
+        self, at: float, plan: Messages, sizes: Sequence[float], latencies: Array | None = None
     ) -> int:
         """Start a collective at `at` (s); return its ticket, one for all messages.
 
@@ -124,13 +124,13 @@ class Fabric:
         number = loaded.free.pop() if loaded.free else self._new_run(plan, loaded)
         run = self._tables.runs[number]
         ticket = self._ticket()
-        run["ticket"], run["left"] = ticket, len(plan.paths)
+        run["ticket"], run["left"] = ticket, len(plan.path)
         self._tables.waits[run["waits"] :][: len(plan.waits)] = plan.waits
         self._tables.numbers[run["size"] :][: loaded.workers] = sizes[: loaded.workers]
         run["latency"] = -1
         if latencies is not None:
             run["latency"] = run["size"] + loaded.workers
-            self._tables.numbers[run["latency"] :][: len(plan.paths)] = latencies
+            self._tables.numbers[run["latency"] :][: len(plan.path)] = latencies
         self._running[ticket] = number, loaded
         while transfers.start(self._tables.all, at, number, loaded.firsts) == transfers.ROOM:
             self._tables.more_room()
@@ -188,24 +188,24 @@ class Fabric:
             number, loaded = self._running.pop(ticket)
             loaded.free.append(number)
 
-    def _load(self, plan: MessagePlan) -> _Loaded:
+    def _load(self, plan: Messages) -> _Loaded:
         """Write a plan into the tables. Raises ValueError for a plan without messages."""
-        if not len(plan.paths):
+        if not len(plan.path):
             raise ValueError("a plan without messages never ends; add a message")
-        count = len(plan.paths)
+        count = len(plan.path)
         first = self._tables.append("messages", count)
         offset = self._tables.append("followers", len(plan.followers))
         self._tables.followers[offset:][: len(plan.followers)] = plan.followers
         rows = self._tables.messages[first : first + count]
-        rows["path"], rows["share"], rows["origin"] = plan.paths, plan.shares, plan.origins
+        rows["path"], rows["share"], rows["origin"] = plan.path, plan.share, plan.origin
         rows["followers"], rows["first"] = np.diff(plan.offsets), plan.offsets[:-1] + offset
         firsts = np.flatnonzero(plan.waits == 0)
-        loaded = self._plans[plan] = _Loaded(first, firsts, int(plan.origins.max()) + 1, [])
+        loaded = self._plans[plan] = _Loaded(first, firsts, int(plan.origin.max()) + 1, [])
         return loaded
 
-    def _new_run(self, plan: MessagePlan, loaded: _Loaded) -> int:
+    def _new_run(self, plan: Messages, loaded: _Loaded) -> int:
         """Add a RUN of a plan, for one more concurrent collective."""
-        count = len(plan.paths)
+        count = len(plan.path)
         number = self._tables.append("runs", 1)
         waits = self._tables.append("waits", count)
         size = self._tables.append("numbers", loaded.workers + count)

@@ -6,9 +6,9 @@ message carries `share` times the payload of worker `origin`. `MessageBuilder` m
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,48 +18,27 @@ Team = Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
-class MessagePlan:
-    """The n messages of a collective on the paths of a fabric.
-
-    `paths` (n,): path of each message. `shares` (n,): bytes per byte of the payload of worker
-    `origins` (n,). `waits` (n,): number of messages that a message waits for.
-    `followers[offsets[i] : offsets[i + 1]]`: the messages that wait for message i.
-    """
-
-    paths: Array
-    shares: Array
-    origins: Array
-    waits: Array
-    offsets: Array
-    followers: Array
-
-
-@dataclass(frozen=True, eq=False)
 class Messages:
     """The n messages of a collective on routes between ranks.
 
     `routes`: the ranks that a message passes: two, or more for a pipelined chain, which is one
-    transfer over all its hops. A route with several lanes occurs once per lane. `route` (n,): index
-    into `routes`. `share`, `origin` (n,): see the module's docstring. Message i waits for
-    `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
+    transfer over all its hops. A route with several lanes occurs once per lane. `path` (n,): index
+    into `routes` or, once `plan` has placed it, a path of a fabric. `share`, `origin` (n,): see the
+    module's docstring. `waits` (n,): number of earlier messages that a message waits for;
+    `followers[offsets[i] : offsets[i + 1]]`: the messages that wait for message i.
     """
 
     routes: tuple[tuple[int, ...], ...]
-    route: Array
+    path: Array
     share: Array
     origin: Array
+    waits: Array
     offsets: Array
-    after: Array
+    followers: Array
 
-    def plan(self, paths: Sequence[int]) -> MessagePlan:
-        """Assign the messages to paths of a fabric, one path per route."""
-        waits = np.diff(self.offsets)
-        followers = np.repeat(np.arange(len(waits)), waits)[np.argsort(self.after, kind="stable")]
-        counts = np.bincount(self.after, minlength=len(waits))
-        return MessagePlan(
-            np.asarray(paths, int)[self.route], self.share, self.origin, waits,
-            np.concatenate(([0], np.cumsum(counts))), followers,
-        )  # fmt: skip
+    def plan(self, paths: Sequence[int]) -> Self:
+        """Place the messages on paths of a fabric, one path per route."""
+        return replace(self, path=np.asarray(paths, int)[self.path])
 
 
 class MessageBuilder:
@@ -125,6 +104,8 @@ class MessageBuilder:
         empty = (np.zeros(0, int), np.zeros(0), *[np.zeros(0, int)] * 3)
         columns = zip(*[empty, *self._rows], strict=True)
         route, share, origin, waits, after = map(np.concatenate, columns)
-        offsets = np.concatenate(([0], np.cumsum(waits)))
+        followers = np.repeat(np.arange(len(waits)), waits)[np.argsort(after, kind="stable")]
+        counts = np.bincount(after, minlength=len(waits))
+        offsets = np.concatenate(([0], np.cumsum(counts)))
         routes = tuple(ranks for ranks, _ in self._routes)
-        return Messages(routes, route, share, origin, offsets, after)
+        return Messages(routes, route, share, origin, waits, offsets, followers)

@@ -13,19 +13,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import inf
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
 from ...distributions.law import Law
 from ...distributions.parametric import Constant
 from ...distributions.time_profile import TimeProfile
-from ...scenario.network import Link, Network
+from ...scenario.network import Link
 from ...scenario.scenario import Scenario
 from .. import tcp
 from .places import Places
 
 Pair = tuple[str, str]
+Card = tuple[tuple[int, ...], tuple[int, ...]]
+"""The lines of a node's network card, to send and to receive."""
 PICOSECONDS = 1e12  # per second; every hop adds one, so the fewest hops win among equal paths
 FOREVER = 1e9  # seconds, instead of a latency without a mean
 
@@ -62,23 +64,6 @@ class PlacePath(NamedTuple):
     laws: tuple[Law, ...]
     window: float = inf
 
-    @property
-    def latency(self) -> float:
-        """Expected one-way latency in seconds."""
-        return sum(law.expectation for law in self.laws)
-
-
-class NicLines(NamedTuple):
-    """The lines of a node's network card, to send (`out`) and to receive (`into`)."""
-
-    out: tuple[int, ...] = ()
-    into: tuple[int, ...] = ()
-
-
-def nics(scenario: Scenario) -> list[float | None]:
-    """Return the bandwidth of each worker's network card in bytes/s; None if not set."""
-    return scenario.cluster.of_workers("nic")
-
 
 class NetworkGraph:
     """Places joined by links; `lines`: all of them, `sites`: each node's place."""
@@ -103,17 +88,18 @@ class NetworkGraph:
         for pair in self.pairs():
             if regions & {*pair} and not self._path(*pair):
                 self._join(*pair)
-        self.cards = [self._card(rank, nic) for rank, nic in enumerate(nics(scenario))]
+        nics = scenario.cluster.of_workers("nic")
+        self.cards = [self._card(rank, nic) for rank, nic in enumerate(nics)]
         self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
 
-    def _card(self, rank: int, nic: float | None) -> NicLines:
+    def _card(self, rank: int, nic: float | None) -> Card:
         """Add a network card's lines, with sharing and profile of the inner link."""
         site, first = self.sites[rank], len(self.lines)
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         line, node_rates = self.places.line(site, site), self.places.node_rates(rank)
         for way, own, rate in zip(("out", "in"), node_rates, line, strict=True):
             self._add(f"{name} {way}", own or nic or rate, self.places.link(site, site))
-        return NicLines((first,), (first + 1,))
+        return (first,), (first + 1,)
 
     def _join(self, source: str, to: str, link: Link | None = None) -> None:
         for ends in [(source, to), (to, source)]:
@@ -212,10 +198,10 @@ class Hosts:
         self._line = {number: line for line, number in enumerate(numbers)}
         wires = map(platform.wires.__getitem__, numbers)
         self.lines = [Line(link.name, link.capacity, link.per_flow) for link in wires]
-        self.cards = [NicLines()] * len(self.sites)
+        self.cards: list[Card] = [((), ())] * len(self.sites)
         if scenario.server.bandwidth is not None:
             last = len(self.lines)
-            self.cards[-1] = NicLines((last,), (last + 1,))
+            self.cards[-1] = (last,), (last + 1,)
             names = ("server out", "server in")
             self.lines += [Line(name, scenario.server.bandwidth) for name in names]
 
@@ -242,31 +228,16 @@ class Route:
     laws: tuple[Law, ...]
     limit: float
 
-    @classmethod
-    def of(cls, lines: tuple[int, ...], paths: list[PlacePath], network: Network) -> Self:
-        """Return the route over `lines`; its hops on `paths` are separate TCP connections."""
-        limits = [
-            tcp.window(network, path.window if path.window < inf else None) / (2 * path.latency)
-            for path in paths
-            if path.latency
-        ]
-        laws = tuple(law for path in paths for law in path.laws)
-        return cls(lines, laws, min(limits, default=inf))
-
 
 class Topology:
     """The graph of a scenario. Ranks: the workers, then the server."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.places = Places(scenario)
-        platform = scenario.network.platform
-        self._graph = NetworkGraph(scenario) if platform is None else Hosts(scenario)
-        self._scenario = scenario
+        self._network = scenario.network
+        self._graph = Hosts(scenario) if scenario.network.platform else NetworkGraph(scenario)
         self._routes: dict[tuple[int, ...], Route] = {}
         usable = tcp.usable(scenario.network)
-        self.lines: list[Line] = [
-            replace(line, capacity=line.capacity * usable) for line in self._graph.lines
-        ]
+        self.lines = [replace(line, capacity=line.capacity * usable) for line in self._graph.lines]
 
     def route(self, ranks: tuple[int, ...]) -> Route:
         """Return the route of a pipelined flow through all ranks, in order.
@@ -274,27 +245,15 @@ class Topology:
         Hops are separate TCP connections, whose windows limit the rate by the round trip.
         """
         if ranks not in self._routes:
-            graph = self._graph
             lines: tuple[int, ...] = ()
-            paths = []
+            laws: tuple[Law, ...] = ()
+            graph, limits = self._graph, [inf]
             for source, to in pairwise(ranks):
                 path = graph.between(graph.sites[source], graph.sites[to])
-                lines += graph.cards[source].out + path.lines + graph.cards[to].into
-                paths.append(path)
-            self._routes[ranks] = Route.of(lines, paths, self._scenario.network)
+                lines += graph.cards[source][0] + path.lines + graph.cards[to][1]
+                laws += path.laws
+                if latency := sum(law.expectation for law in path.laws):
+                    window = tcp.window(self._network, path.window if path.window < inf else None)
+                    limits.append(window / (2 * latency))
+            self._routes[ranks] = Route(lines, laws, min(limits))
         return self._routes[ranks]
-
-    def hop(self, source: int, to: int) -> str:
-        """Return the ends of a hop, "from->to": regions, or nodes without a region."""
-        return f"{self._end(source)}->{self._end(to)}"
-
-    def charged(self, source: int, to: int) -> bool:
-        """Return whether a transfer leaves its region, so its bytes are egress."""
-        return self._end(source) != self._end(to)
-
-    def _end(self, rank: int) -> str:
-        """Return the name of a node's place: region, host of a platform, or node."""
-        server = rank == len(self.places.regions)
-        region = self.places.server if server else self.places.regions[rank]
-        on_hosts = isinstance(self._graph, Hosts)
-        return region or (self._graph.sites[rank] if on_hosts else self.places.of(rank))
