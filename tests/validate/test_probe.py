@@ -1,6 +1,7 @@
 """Probing this machine: its numbers, its profile, and scenarios that extend it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +17,14 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.inputs.units import to_si
 from paceline.simulator.load.load import load
 from paceline.simulator.programs.codecs.codec import CODECS
+from paceline.validate.calibration import overheads
 from paceline.validate.calibration import profile as profiles
-from paceline.validate.calibration.overheads import Term
+from paceline.validate.calibration.overheads import RunEvents, Term
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.logs import single
 from paceline.validate.probe import doctor
-from paceline.validate.probe import profile as probe_profile
+from paceline.validate.probe import probe as probing
 from paceline.validate.probe.doctor import Diagnosis
-from paceline.validate.probe.profile import TeamMeasurement
 from tests.helpers.cases import looped
 
 SCENARIO = """
@@ -135,22 +136,27 @@ def test_what_is_no_profile_is_refused(tmp_path):
         Profile({"probe": {}}).write("/dev/null/profile.toml")
 
 
+TERMS = {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}
+
+
 def team(workers=4, foreign=0.0):
-    terms = {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}
-    times = np.full(9, 4e-4)
-    return TeamMeasurement(workers, (0.02, 0.06), times, times, terms, foreign)
+    table = {"cluster": {"workers": workers, "compute": "1 s"}}
+    scenario = probing._scenario(table | {"algorithm": [{"name": "ssgd", "lr": 1}]}, Path())
+    times, runs = np.full(9, 4e-4), [RunEvents(scenario, scenario.algorithm[0], 0, np.empty(0))]
+    return probing.TeamMeasurement(workers, (0.02, 0.06), times, times, runs, foreign)
 
 
 ABOUT = {"parameters": 2410, "device": "cpu", "network": "emulated"}
 
 
-def test_a_crowded_machine_is_noted_and_only_numbers_that_can_vary_have_errors():
-    quiet = probe_profile.profile(ABOUT, [team()], [])
+def test_a_crowded_machine_is_noted_and_only_numbers_that_can_vary_have_errors(monkeypatch):
+    monkeypatch.setattr(overheads, "fit", lambda runs: TERMS)
+    quiet = probing.profile(ABOUT, [team()], [])
     assert quiet.tables["calibration"]["notes"] == []
     assert quiet.tables["calibration"]["sd"] == {"overhead.0.issue": 0.1}
     (costs,) = quiet.overheads
     assert (costs.step.expectation, costs.issue) == (0, 3e-4)
-    crowded = probe_profile.profile(ABOUT, [team(), team(8, foreign=0.2)], [])
+    crowded = probing.profile(ABOUT, [team(), team(8, foreign=0.2)], [])
     (note,) = crowded.tables["calibration"]["notes"]
     assert note.startswith("other programs used up to 20% of the CPU (evidence: 3%)")
 

@@ -316,7 +316,8 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
         sd = {"step": _relative(step)}
         for name in TERMS:
             if name in terms:
-                table[name], sd[name] = profile.seconds(terms[name].mean), _relative(terms[name])
+                table[name] = profile.seconds(max(0.0, terms[name].mean))
+                sd[name] = _relative(terms[name])
             elif getattr(costs, name):
                 table[name] = profile.seconds(getattr(costs, name))
                 sd[name] = errors.get(name, 0.0)

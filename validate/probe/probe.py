@@ -1,33 +1,51 @@
 """`paceline probe`: measure this machine in a minute, with small real programs."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 import torch
 
+from paceline.simulator.engines.node import introduce
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import CODECS
-from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.effects import Node, Payload
+from paceline.simulator.results import store
+from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import execution
 from paceline.simulator.studies.execution import Progress
 
-from ..calibration.profile import Profile, seconds
-from ..host.device import find_device
+from ..calibration import overheads
+from ..calibration import profile as profiles
+from ..calibration.overheads import RunEvents
+from ..calibration.profile import Profile, rounded, seconds
+from ..host import machine
+from ..host.device import find_device, host
 from ..launch import launch
+from ..measurement import evidence
+from ..measurement.measure import MeasuredRun
 from ..torch_objective import gradients
-from ..training import learner
+from ..training import learner, records
+from ..training.events import STEP
+from ..training.records import Record
 from ..training.task import Job, TrainingTask
-from . import profile as measured
-from .profile import TeamMeasurement
 
+Array = np.ndarray
+
+HEAD = (
+    'A machine as measured by `paceline probe`. A scenario uses it by extends = "THIS',
+    'FILE"; docs/probe.md and docs/reference/scenario.md explain the keys.',
+)
 COMPRESSED = 2**20  # bytes of vectors for timing codecs, besides the model's
 LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed only on its size
 REPEATS = 9  # repetitions of each codec; the first is warm-up
@@ -39,6 +57,23 @@ LONG = 3  # factor by which every fourth step is longer
 PER_CORE = 16  # workers
 COMPUTING = 0.5  # seconds
 PAUSE = 0.05  # pauses of these seconds, after which caches have other contents, as after a step
+
+
+@dataclass(frozen=True)
+class TeamMeasurement:
+    """Measurements with one number of workers; times in seconds.
+
+    `stretched`: shortest and longest drawn step; `compute`: steps of all workers at once; `alone`:
+    steps of the first worker while the others slept; `runs`: what shows the overheads; `foreign`:
+    share of the CPU that other processes used.
+    """
+
+    workers: int
+    stretched: tuple[float, float]
+    compute: Array
+    alone: Array
+    runs: list[RunEvents]
+    foreign: float
 
 
 def probe(  # noqa: PLR0913 - the options of the command
@@ -67,12 +102,12 @@ def probe(  # noqa: PLR0913 - the options of the command
     report = progress or (lambda done, total: None)
     report(0, 1 + len(counts))
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
-        codecs = measured.codecs(_codecs(4 * parameters, device, Path(name) / "codecs"))
+        codecs = _codecs(4 * parameters, torch.device(device))
         for done, count in enumerate(counts, 1):
             report(done, 1 + len(counts))
             teams.append(_team(about, count, once, Path(name) / f"{count}"))
     report(1 + len(counts), 1 + len(counts))
-    return measured.profile(about, teams, codecs)
+    return profile(about, teams, codecs)
 
 
 def _check(workers: Sequence[int], network: str) -> None:
@@ -111,16 +146,76 @@ def _gradient(settings: dict[str, Any], device: str) -> tuple[int, float]:
     return start.numel(), min(times)
 
 
-def _codecs(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
-    """Run two workers, to time codecs."""
-    sizes = [bytes_of_model, *([COMPRESSED] if bytes_of_model <= LARGEST else [])]
-    table = {
-        "model": {"parameters": COMPRESSED},
-        "cluster": {"workers": 2, "compute": "1 s"},
-        "validation": {"compute": "real", "network": "real"},
-        "algorithm": [{"name": "codecs", "sizes": sizes, "repeats": REPEATS}],
-    }
-    return _run(_scenario(table, folder), device, folder)[0]
+class _Stopwatch:
+    """A codec's view of two nodes that send the same; `begun`: its first collective's start (s)."""
+
+    rank, resting, begun = 0, False, 0.0
+
+    def __init__(self, scenario: Scenario, device: torch.device) -> None:
+        node: Any = self
+        introduce(node, scenario, torch.zeros(COMPRESSED, device=device))
+
+    def generator(self, *, shared: bool = False) -> np.random.Generator:
+        return np.random.default_rng(shared)
+
+    def coding(self, kind: str, share: float) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def work(self, seconds: float) -> None:
+        pass
+
+    def start_mean(self, value: Payload) -> Any:
+        self.begun = self.begun or monotonic()
+        return value
+
+    def start_gather(self, value: Payload) -> Any:
+        return self.start_mean((value, value))
+
+    def start_mean_after(self, first: Any, value: Callable[[Payload], Payload]) -> Any:
+        return value(first)
+
+    async def wait(self, handle: Any) -> Any:
+        return handle
+
+    async def mean(self, value: Payload) -> Any:
+        return await self.wait(self.start_mean(value))
+
+    async def code(self, channel: Any, payload: torch.Tensor, times: list[Any]) -> None:
+        """Add the seconds before the first collective of a mean, and those after its start."""
+        self.begun, begins = 0.0, monotonic()
+        mean = await channel.mean(payload)
+        host(mean[:1])
+        times.append((self.begun - begins, monotonic() - self.begun))
+
+
+def _codecs(bytes_of_model: int, device: torch.device) -> list[dict[str, str]]:
+    """Return [[codec]]: seconds beyond the raw codec, by size.
+
+    `compress`: seconds per vector; `decompress`: seconds per message of it.
+    """
+    table = {"cluster": {"workers": 2, "compute": "1 s"}, "model": {"parameters": COMPRESSED}}
+    scenario, tables = _scenario(table | {"algorithm": [{"name": "ssgd", "lr": 1}]}, Path()), []
+    for size in (bytes_of_model, *([COMPRESSED] if bytes_of_model <= LARGEST else [])):
+        seeded = torch.Generator().manual_seed(0)
+        payload = torch.randn(max(1, size // 4), generator=seeded).to(device)
+        costs = {}
+        for kind, make in CODECS.kinds.items():
+            node, times = _Stopwatch(scenario, device), list[Any]()
+            opened: Any = make()
+            channel = opened.open(node)
+            with gradients.one_thread(device):
+                for _ in range(REPEATS):
+                    sleep(PAUSE)
+                    with suppress(StopIteration):
+                        node.code(channel, payload, times).send(None)
+            costs[kind] = np.median(times[1:], axis=0)
+        for kind, make in CODECS.kinds.items():
+            if kind != "raw":
+                before, after = np.maximum(costs[kind] - costs["raw"], 0.0).tolist()
+                arrived = 2 if getattr(make, "gathers", False) else 1
+                row = {"compress": seconds(before), "decompress": seconds(after / arrived)}
+                tables.append({"kind": kind, "size": profiles.size(size)} | row)
+    return tables
 
 
 def _team(about: dict[str, Any], workers: int, once: float, folder: Path) -> TeamMeasurement:
@@ -151,7 +246,7 @@ def _team(about: dict[str, Any], workers: int, once: float, folder: Path) -> Tea
         "algorithm": [algorithm, {"name": "served", "steps": steps}],
     }
     scenario = _scenario(table, folder)
-    return measured.team(_run(scenario, about["device"], folder), scenario)
+    return _measured(_run(scenario, about["device"], folder), scenario)
 
 
 def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, ...]:
@@ -163,13 +258,108 @@ def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, .
     return tasks
 
 
-# Phases in a known order, which `profile` separates. These programs need torch.
+def _measured(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
+    """Read the tasks "team" and "served" of one number of workers."""
+    workers = scenario.cluster.workers
+    averaging, served = (_read(task, workers + (task is not tasks[0])) for task in tasks)
+    events = np.concatenate([record.events for record in averaging])
+    parameters = tasks[0].algorithm.parameters
+    n, together = parameters["steps"], parameters["together"]
+    together += 3 * n  # the last step that all workers take together
+    stretched = _steps(events, 0, 3 * n)
+    steps = stretched[stretched["kind"] == STEP]
+    drawn = steps["due"] - steps["start"]
+    of_server = np.concatenate([record.events for record in served])
+    runs = [
+        RunEvents(scenario, task.algorithm, 0, rows)
+        for task, rows in zip(tasks, (stretched, of_server), strict=True)
+    ]
+    nothing = Run("", "", 0, "real", 0, 0.0, {}, {}, {})
+    return TeamMeasurement(
+        workers=workers,
+        stretched=(float(drawn.min()), float(drawn.max())),
+        compute=_computing(_steps(events, 3 * n, together)),
+        alone=_computing(_steps(events, together, np.inf)),
+        runs=runs,
+        foreign=max(
+            evidence.evidence([MeasuredRun(nothing, team)], scenario)["foreign_cpu"]
+            for team in (averaging, served)
+        ),
+    )
 
 
-def vector(size: int, like: Vector) -> Vector:
-    """Return a vector of `size` bytes with normal entries."""
-    seeded = torch.Generator().manual_seed(0)
-    return torch.randn(max(1, size // 4), generator=seeded).to(like.device)
+def _read(task: TrainingTask, nodes: int) -> list[Record]:
+    of_nodes = (records.read(task.folder, rank) for rank in range(nodes))
+    return [record for record in of_nodes if record is not None]
+
+
+def _steps(events: Array, after: float, until: float) -> Array:
+    return events[(events["step"] > after) & (events["step"] <= until)]
+
+
+def _computing(events: Array) -> Array:
+    """Return seconds of steps, without the first tenth."""
+    rows = events[events["kind"] == STEP]
+    lasted = rows["end"] - rows["start"]
+    warm: Array = lasted[rows["step"] > np.quantile(rows["step"], overheads.WARM_UP)]
+    return warm
+
+
+def profile(
+    about: dict[str, Any], teams: Sequence[TeamMeasurement], codecs: Sequence[dict[str, str]]
+) -> Profile:
+    """Return a profile; `about`: the probe's settings, `codecs`: tables [[codec]]."""
+    busiest, notes = max(team.foreign for team in teams), list[str]()
+    if busiest > evidence.FOREIGN:
+        notes.append(
+            f"other programs used up to {busiest:.0%} of the CPU (evidence: "
+            f"{evidence.FOREIGN:.0%}); probe again when the machine is idle"
+        )
+    travels = 4.0 * about["parameters"]
+    fitted = overheads.tables({team.workers: team.runs for team in teams})
+    tables = {
+        "calibration": {
+            "date": profiles.today(),
+            "hardware": machine.describe(machine.hardware(about["device"])),
+            "notes": notes,
+            "versions": store.versions("torch"),
+            "sd": {name: rounded(sd) for name, sd in fitted.sd.items()},
+            "model_error": profiles.model_error(about["network"]),
+            "measured": {
+                "workers": profiles.ends([team.workers for team in teams]),
+                "step": profiles.between([step for team in teams for step in team.stretched]),
+                "bytes": [travels, travels],
+            },
+        },
+        "overhead": fitted.tables,
+        "codec": codecs,
+        "probe": _probe(about, teams),
+    }  # fmt: skip
+    return Profile(tables, HEAD)
+
+
+def _probe(about: dict[str, Any], teams: Sequence[TeamMeasurement]) -> dict[str, Any]:
+    """Return [probe]: measurements without keys in a scenario."""
+    return about | {
+        "threads": 1,
+        "foreign_cpu": rounded(max(team.foreign for team in teams)),
+        "compute": [
+            {
+                "workers": workers,
+                "mean": seconds(float(samples.mean())),
+                "sd": seconds(float(samples.std())),
+                "median": seconds(float(np.median(samples))),
+                "p95": seconds(float(np.quantile(samples, 0.95))),
+                "samples": len(samples),
+            }
+            for workers, samples in (
+                (1, teams[0].alone), *((team.workers, team.compute) for team in teams)
+            )
+        ],
+    }  # fmt: skip
+
+
+# Phases in a known order, which `_measured` separates. These programs need torch.
 
 
 async def team(me: Node, *, steps: int, together: int, alone: float) -> None:
@@ -215,23 +405,10 @@ async def client(me: Node, *, steps: int) -> None:
         x = await me.request(me.server, await me.gradient(x))
 
 
-async def codecs(me: Node, *, sizes: list[int], repeats: int) -> None:
-    """Time every codec on vectors of the sizes, with pauses between."""
-    for size in sizes:
-        payload = vector(size, me.start)
-        for kind in CODECS.kinds.values():
-            line: Any = kind().open(me)
-            for _ in range(repeats):
-                me.work(PAUSE)
-                await line.mean(payload)
-    me.work(PAUSE)
-
-
 PROGRAMS = {
     program.name: program
     for program in (
         Program("team", team, "ours"),
         Program("served", client, "ours", server=server),
-        Program("codecs", codecs, "ours"),
     )
 }
