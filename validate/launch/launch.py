@@ -35,11 +35,10 @@ from ..training import clock, rendezvous
 from ..training.task import Job, TrainingTask
 from . import worker
 from .job import write_job
-from .worker import DONE, ENDED, REASON, REFUSED, STARTED
+from .worker import DONE, ENDED, REASON, REFUSED
 
 STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between checks of the processes
-LINGER = 3.0  # seconds until every process that waits for a dead one has noticed
 LAST_LINES = 12  # lines of a log that are shown
 TIMED_OUT = "no answer came within validation.timeout; is it too short, or did a process hang?"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
@@ -75,7 +74,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
     folder.chmod(0o700)  # processes meet in this folder, and reading the job runs code
     links: Links | None = None
     with ExitStack() as stack:
-        for name in (REASON, DONE, ENDED, STORE, STARTED):
+        for name in (REASON, DONE, ENDED, STORE):
             (folder / name).unlink(missing_ok=True)
         path = write_job(job)
         environment = {
@@ -180,14 +179,6 @@ def _watch(
         time.sleep(LOOK)
 
 
-def _unended(folder: Path) -> list[int]:
-    """Return the ranks that still run although ranks that wait for them have ended."""
-    started, deadline = _by_rank(folder / STARTED), time.monotonic() + LINGER
-    while (rest := started.keys() - _by_rank(folder / ENDED)) and time.monotonic() < deadline:
-        time.sleep(LOOK)
-    return sorted(rest)
-
-
 def _by_rank(path: Path) -> dict[int, int]:
     """Read a file with one number for each rank."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
@@ -200,21 +191,15 @@ def _done(folder: Path) -> int:
 
 
 def _death_report(rank: int, state: int, job: Job) -> str:
-    """Return which process died, how, who still ran, and the end of its log."""
+    """Return which process died, how, and the end of its log."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
-    others = "all others were ended"
-    if TIMED_OUT in words and (rest := _unended(job.folder)):
-        others += f", and {', '.join(_node_name(other, job) for other in rest)} still ran"
     task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
     how = f"by signal {-state}" if state < 0 else f"with status {state}"
+    name = "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
     return (
-        f"{_node_name(rank, job)} died {how} during {task.algorithm.label} (seed "
-        f"{task.seed}); {others}. Its log ends with:\n{words}"
+        f"{name} died {how} during {task.algorithm.label} (seed {task.seed}); all others were "
+        f"ended. Its log ends with:\n{words}"
     )
-
-
-def _node_name(rank: int, job: Job) -> str:
-    return "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
 
 
 def _log_tail(log: Path) -> str:

@@ -28,9 +28,9 @@ from ..training.task import Job, Place
 from .job import read_job
 
 REFUSED = 3  # exit status: this machine cannot run the scenario; the file REASON has the message
-# files of a job's folder: message of a refusal, number of tasks done, and two with a line for each
-# rank: its process id, and its exit status (negative for a signal)
-REASON, DONE, STARTED, ENDED = "refused", "done", "started", "ended"
+# files of a job's folder: message of a refusal, number of tasks done, and one with a line for each
+# rank that ended: its exit status (negative for a signal)
+REASON, DONE, ENDED = "refused", "done", "ended"
 
 
 def serve(path: Path, nodes: int) -> None:
@@ -45,8 +45,6 @@ def serve(path: Path, nodes: int) -> None:
     elif isinstance(spec, Softmax):
         softmax.load_data(spec.data)
     ranks = {_fork(path, rank): rank for rank in range(nodes)}
-    started = "".join(f"{rank} {process}\n" for process, rank in ranks.items())
-    (path.parent / STARTED).write_text(started)
     with (path.parent / ENDED).open("w") as file:
         while ranks:
             process, status = os.wait()
