@@ -15,10 +15,6 @@ from . import distribution_fits, independence
 
 FEW = 20  # fewest steps that distinguish families of distributions
 SEED = 0
-TOGETHER = (
-    "slow steps follow slow steps more often than by chance (a drift, or slow periods), but count "
-    "as independent; write known periods as cluster.bursts"
-)
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> Fitt
     negative or not finite, or if there are no steps.
     """
     series = _checked(times)
-    notes = [TOGETHER] if independence.correlated(series) else []
     ranks = range(len(series)) if numbers is None else numbers
     groups = _named(independence.alike(series), series)
     samples = {
@@ -74,6 +69,7 @@ def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> Fitt
     laws: dict[str, dict[str, Any]] = {}
     empirical: dict[str, Array] = {}
     ranking: list[dict[str, Any]] = []
+    notes: list[str] = []
     for index, (name, sample) in enumerate(samples.items()):
         file = f"compute-{name}.csv" if name else "compute.csv"
         laws[name], rows, more = _law(sample, len(series), index, file)

@@ -13,9 +13,6 @@ from paceline.simulator.distributions.distribution import Array
 
 Series = Sequence[Array]
 
-LAGS = 1, 4, 16
-CORRELATED = 3.4  # limit of the sum of autocorrelations, in standard errors: p = 0.001 in all
-LEAST = 40  # least number of steps in which to search for slow periods
 NEARLY = 0.002  # relative sd below which times count as constant
 DIFFERENT = 0.01  # p-value below which workers differ
 RELEVANT = 0.005  # relative difference below which workers count as equal
@@ -61,21 +58,6 @@ def inflation(series: Series) -> float:
     correlations = autocorrelation(series, 50)
     below = np.flatnonzero(correlations < enough)
     return 1 + 2 * float(correlations[: below[0] if len(below) else None].sum())
-
-
-def correlated(series: Series) -> bool:
-    """Return whether slow steps follow each other more often than by chance.
-
-    The test uses ranks within each worker, because heavy tails do not affect them, over few and
-    many lags.
-    """
-    from scipy.stats import rankdata  # noqa: PLC0415
-
-    n = sum(map(len, series))
-    if n < LEAST or max(float(times.std()) for times in logs(series) if len(times)) <= NEARLY:
-        return False
-    sums = np.cumsum(autocorrelation([rankdata(times) for times in series], max(LAGS)))
-    return any(sums[lags - 1] > CORRELATED * math.sqrt(lags / n) for lags in LAGS)
 
 
 def alike(series: Series) -> list[list[int]]:
