@@ -35,7 +35,6 @@ from .steps import Observed, observe
 FITTED = ("cluster", "network")  # tables that a single file may provide
 SURE = 3.0  # standard errors by which compute times of jobs must differ
 RELEVANT = 0.01  # relative difference of compute times that matters
-MISSED = 0.03  # relative error of a job's step time above which a note names the job
 UNSURE = 0.05  # relative standard deviation of a compute time above which a note warns
 OWN_SPREAD = 0.7  # ratio of a worker's spread to that of whole steps
 OF_RATE = ("transmission_factor", "transmission_exponent", "per_byte", "tree_exponent")
@@ -124,11 +123,7 @@ def explain(path: Path, *, allow_paths: bool = False) -> list[str]:
 
 
 def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
-    """Number the conditions under which jobs compute equally fast; return numbers and notes.
-
-    Jobs of one model share a condition if they name the same machine, or if their logs show that
-    they compute alike. A job whose log shows no computing shares the condition of its model.
-    """
+    """Number the conditions under which jobs compute alike; return numbers and notes."""
     notes: list[str] = []
     keys: list[tuple[Any, ...]] = [
         (job.machine, job.scenario.model.bytes, job.scenario.cluster.accumulation)
@@ -156,10 +151,7 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
 
 
 def _law(members: Sequence[Observed]) -> FittedLaws:
-    """Fit a condition's law of compute times, with mean 1 s, to its longest log.
-
-    If all logs have only whole steps, their spread includes that of a worker.
-    """
+    """Fit a condition's law of compute times, with mean 1 s, to its longest log."""
     best = max(members, key=lambda one: (one.computing, sum(map(len, one.times))))
     whole = np.concatenate(best.times)
     if best.computing:
@@ -223,12 +215,6 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
             "check bandwidth (busbw of nccl-tests), overlap, payloads, and compute times under "
             "no_sync"
         )
-    for seen, predicted in zip(study.observed, fitted.paces, strict=True):
-        if abs(missed := predicted / seen.pace - 1) > MISSED:
-            notes.append(
-                f"{seen.job.name}: the law of all links misses its pace by {missed:+.1%}; check "
-                "its link and its machine"
-            )
     return notes
 
 
