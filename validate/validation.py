@@ -174,11 +174,7 @@ def _predict(scenario: Scenario, numbers: range, whole: store.Directory) -> Resu
 
 
 def _job(scenario: Scenario, seeds: Sequence[int], device: str, folder: Path) -> Job:
-    """Return the job of every algorithm with every seed.
-
-    Equal runs share a folder across calls, except those of the user's programs, which have no
-    version, and those under a launcher, whose ranks must agree on the folders' names.
-    """
+    """Return the job of every algorithm and seed; equal runs share a folder."""
     pairs = [(algorithm, seed) for algorithm in scenario.algorithm for seed in seeds]
     if launch.launched():
         names = [f"task-{number}" for number in range(len(pairs))]

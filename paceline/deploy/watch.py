@@ -174,10 +174,7 @@ class Watcher:
             self._report(self._on_pace("pace", count, self._changed(count)))
 
     def _changed(self, count: int) -> int:
-        """Return the step at which the pace of the last `count` windows began.
-
-        It splits the rounds, from the window before on, into two parts of least squares.
-        """
+        """Return the step that splits the rounds of the last `count` windows by least squares."""
         since = self._windows[-min(count + 1, len(self._windows))][0]
         steps, times = np.array([one for one in self._rounds if one[0] >= since]).T
         before = np.arange(1, len(times))
@@ -312,11 +309,7 @@ def _mean(times: Sequence[float]) -> float:
 def _loss_interval(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
 ) -> Callable[[int], tuple[float, float]]:
-    """Return the interval in which a measured loss is expected, by number of steps.
-
-    It is the law's interval at that step; without a law, it lies between the neighbouring
-    evaluations. It is at least `ROOM` wide, and contains the losses of all runs.
-    """
+    """Return the interval of a measured loss by steps: of the law, or of near evaluations."""
     from paceline.simulator.studies.learning import expected
 
     curves = [(np.array(run.curve["step"]), np.array(run.curve["loss"])) for run in runs]
@@ -344,10 +337,7 @@ def _loss_interval(
 def _predicted(
     folder: Path, label: str | None
 ) -> tuple[Scenario, Algorithm, Sequence[Run], Mapping[str, Any]]:
-    """Return an algorithm of a run folder with its predicted runs, and the row of their summary.
-
-    The pick of tune is simulated, because its folder has no curves.
-    """
+    """Return an algorithm, its predicted runs (of tune's pick: simulated) and summary row."""
     from paceline.simulator.results import read
     from paceline.simulator.studies.simulate import simulate
 

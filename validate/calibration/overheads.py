@@ -117,10 +117,7 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
 
 
 def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
-    """Solve for seconds of gap per step and collective, with their errors.
-
-    If all nodes average equally often, the whole gap is assigned to steps.
-    """
+    """Return seconds of gap per step and collective, with errors; steps get the inseparable."""
     from scipy.optimize import nnls  # noqa: PLC0415 - a fifth of a second
 
     inseparable = np.ptp(rows[:, 1] / rows[:, 0]) < TELLING
@@ -205,10 +202,7 @@ def _landed(waits: Array, landings: Array) -> Array:
 
 
 def _joined_last(waits: Array, issued: Array) -> Array:
-    """Return a mask of waits for collectives that this node was the last to join.
-
-    The last node gets the result last; others get it earlier (`ClosedForm.ahead`).
-    """
+    """Mark waits for collectives that this node joined, and thus got, last."""
     before = np.searchsorted(issued["start"], waits["start"], side="right") - 1
     starts = issued[before] if len(issued) else waits
     within = (starts["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= starts["end"])
@@ -337,11 +331,7 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
 def _take_off_latencies(
     nominal: Nominal, terms: Mapping[str, Term], table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """Express gloo's latencies by the scenario's, and subtract them from terms.
-
-    The rest is added to any link. A hop of gloo's ring waits for the receiver's notification, and
-    so does a poll, which goes directly to all workers.
-    """
+    """Express gloo's latencies by the scenario's, and subtract them from terms."""
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0

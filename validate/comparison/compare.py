@@ -199,11 +199,7 @@ class Comparison(Display):
         return self.sentence
 
     def _chart(self) -> Chart:
-        """Chart the loss, or without one the steps, against wall-clock time.
-
-        Each prediction is a line, and its measured runs are marks of the same colour, hollow if the
-        runs are not evidence.
-        """
+        """Chart losses by time: predicted as lines, measured as marks (hollow: no evidence)."""
         lines = []
         for index, label in enumerate(self.labels):
             predicted, measured = self.predicted.runs[label], self.measured.runs[label]
@@ -278,10 +274,7 @@ def compare(
 
 
 def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> None:
-    """Refuse anything but a prediction and a measurement. Raises InputError.
-
-    A prediction compared with itself would always agree.
-    """
+    """Refuse anything but a prediction and a measurement. Raises InputError."""
     allow = (
         "give a directory of real runs (paceline validate); to compare two simulations, add "
         "--as-measured (in Python: as_measured=True)"

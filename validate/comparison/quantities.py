@@ -129,10 +129,7 @@ def within_noise(
 
 
 def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
-    """Return whether twice the curves' fluctuations explain the difference.
-
-    A result that depends on the order of arrival, such as a server's model, never repeats.
-    """
+    """Return whether twice the curves' fluctuations explain the difference."""
     if not complete(row):
         return None
     step = min(predicted.steps, measured.steps)

@@ -386,11 +386,7 @@ def fit(
 
 
 def _normals(columns: int) -> Array:
-    """Return a row of normal numbers per draw.
-
-    Few rows would vary too little or too much by chance. So the first columns are made to have mean
-    0, variance 1 and no correlation in these rows.
-    """
+    """Return a row of normals per draw; the first columns are exactly standardised."""
     normals = generator(0, Purpose.CALIBRATION, 1).standard_normal((DRAWS, columns))
     exact = normals[:, : DRAWS - 1]
     exact[:] = np.linalg.qr(exact - exact.mean(axis=0))[0] * (DRAWS - 1) ** 0.5

@@ -167,11 +167,7 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
 
 
 def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:
-    """Return the shift that aligns a log's waiting steps with the algorithm's.
-
-    Steps are numbered from 1 or from 0; a log may also begin anywhere, or count a wait with the
-    step after it. The usual numbering holds unless another divides the log far more clearly.
-    """
+    """Return the shift of waiting steps: numbers from 1 or 0, unless another is clearer."""
     if pattern.share in (0.0, 1.0) or not len(step):
         return 0, []
     waiting = pattern.waits[(step + np.arange(pattern.period)[:, None]) % pattern.period]
@@ -197,11 +193,7 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int,
 
 
 def _one_phase(waits: Array, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:
-    """Return the shift of a log of every k-th step, if all or none of these wait.
-
-    `waits`: whether they wait if steps are numbered from 1, and from 0. Raises InputError if the
-    numbers leave it open.
-    """
+    """Return the shift of a log of every k-th step, of which all or none wait."""
     every = int(np.diff(np.unique(step)).min(initial=step.max()))
     shift = 0
     if waits[0] != waits[1]:

@@ -257,10 +257,7 @@ def _is_clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> bool:
 
 
 def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
-    """Return the column of every quantity; `given`: the user's `columns`.
-
-    Raises ValueError if the step or its time has no column, or several possible ones.
-    """
+    """Return the column of every quantity; `given`: the user's `columns`."""
     columns = {quantity: _given(quantity, text, names) for quantity, text in given.items()}
     read = {
         name: (column, place) for name in names for place, column in [_read_name(name)] if column

@@ -219,10 +219,7 @@ def _codecs(bytes_of_model: int, device: torch.device) -> list[dict[str, str]]:
 
 
 def _team(about: dict[str, Any], workers: int, once: float, folder: Path) -> TeamMeasurement:
-    """Measure everything else with `workers` workers.
-
-    `once`: seconds of a gradient.
-    """
+    """Measure all but codecs with `workers` workers; `once`: seconds of a gradient."""
     crowd = max(1.0, workers / execution.cores())
     step = max(SHORTEST, once * crowd / BUSY)
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))

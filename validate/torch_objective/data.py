@@ -136,10 +136,7 @@ def _random_classification(folder: Path | None) -> Data:
 
 
 def _python_text(folder: Path | None) -> Data:
-    """Return the sources of Python's single-file library modules as text.
-
-    Bytes beyond ASCII become question marks. Every 200th sample is in the test set.
-    """
+    """Return the sources of Python's single-file modules as text, with ? for non-ASCII."""
     _fileless("python-text", folder)
     place, content = Path(sysconfig.get_path("stdlib")), b""
     for path in (place / f"{name}.py" for name in sorted(sys.stdlib_module_names)):

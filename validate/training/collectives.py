@@ -324,10 +324,7 @@ class Collectives:
         self.settled += 1
 
     def _agree(self, handle: RealCollective, by_rank: list[list[float]]) -> float:
-        """Return when the last rank joined; record whether the run is over.
-
-        Raises ProgramError if the ranks run different collectives.
-        """
+        """Return when the last rank joined; note the end. Raises ProgramError if ranks differ."""
         mine = handle.line, handle.about
         for rank, (line, about, past, *_) in enumerate(by_rank):
             self.ending = self.ending or past > 0

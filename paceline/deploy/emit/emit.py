@@ -215,10 +215,7 @@ def emit(target: str, pick: Pick) -> Emitted:
 
 
 def _settings(pick: Pick) -> dict[str, Any]:
-    """Return the settings that the user's optimizer must have, by their names in torch.
-
-    They are empty if the losses belong to the user's own recipe, or if losses are not predicted.
-    """
+    """Return the optimizer's settings by torch's names; none if the user's recipe decides."""
     parameters, rate = pick.algorithm.parameters, pick.algorithm.parameters["lr"]
     stated = not isinstance(pick.scenario.objective, NoObjective | LearningCurve)
     constant = rate.schedule == "constant" and (stated or "lr" in pick.algorithm.written)

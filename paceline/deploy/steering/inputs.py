@@ -202,11 +202,7 @@ class Inputs:
         return theory.delayed_seconds_per_step(step, mean - latency, latency, delay, between)
 
     def _slowest(self, tau: int) -> float:
-        """Return seconds per step of the slowest worker over `tau` steps.
-
-        It is cached until the next round, because its quadrature takes most of a decision, while
-        ranks wait.
-        """
+        """Return the slowest worker's seconds per step over `tau` steps; ranks wait, so cached."""
         if tau not in self._step_times:
             laws = [
                 [Gamma.model_construct(mean=level.mean, shape=min(1 / level.spread**2, 1e4))]
