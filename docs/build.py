@@ -22,9 +22,9 @@ A page, docs/programs/NAME.md, is written by hand, with equations in the code's 
 
 Text between two such comments is replaced; a pair may be omitted. The figures come from
 scenarios/programs/NAME.toml: NAME.png is the run's figure.png (loss against time), and
-NAME-tau.png and NAME-breakdown.png are tau.png and so on; only figures that a
-page shows are made. Runs are stored in runs/NAME, as by the command, and repeated only after a
-change. In equations no backslash may precede punctuation, because Markdown would remove it.
+NAME-tau.png is tau.png; only figures that a page shows are made. Runs are stored in runs/NAME, as
+by the command, and repeated only after a change. In equations no backslash may precede
+punctuation, because Markdown would remove it.
 """
 
 import argparse

@@ -42,7 +42,7 @@ LOCK, SETTINGS = "lock", "settings.json"  # files in a folder of stored runs
 REPEAT = "repeat the command that wrote it"
 OTHER_PLACE = "choose another directory with --out"
 ARRAYS = ("curve", "staleness", "spans")  # arrays of a stored run; the rest is stored as JSON
-FIGURES = ("figure", "breakdown", "tau")
+FIGURES = ("figure", "tau")
 NAMES = (
     WHOLE,
     "curves.csv",

@@ -120,7 +120,7 @@ def test_simulate_writes_a_whole_run_directory(folder, capsys):
     assert status == 0
     names = {path.name for path in Path("runs/test").iterdir()}
     expected = {"run.json", "curves.csv", "timeline.json", "figure.png", "figure.svg"}
-    assert names == expected | {"breakdown.png", "breakdown.svg"}
+    assert names == expected
     with open("runs/test/curves.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {(row["label"], row["seed"]) for row in rows} == {

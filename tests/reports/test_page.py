@@ -277,14 +277,7 @@ def test_figures_are_what_plotly_knows(run, far, validated, tuned, swept, folder
     page = text(run, far, validated, tuned, swept, out=folder / "all.html")
     found = figures(page)
     kinds = {name.partition("-")[0] for name in found}
-    assert kinds == {
-        "error",
-        "breakdown",
-        "tau",
-        "ranking",
-        "tradeoffs",
-        "sweep",
-    }
+    assert kinds == {"error", "tau", "ranking", "tradeoffs", "sweep"}
     plain = json.loads(re.sub(r'"--[a-z0-9/.-]+"', '"#123456"', json.dumps(found)))
     for spec in plain.values():
         graph_objects.Figure(spec["data"], spec["layout"])
@@ -425,7 +418,7 @@ def test_it_opens_offline_without_complaint(run, far, validated, tuned, swept, p
     drawn = page.evaluate(
         "[...document.querySelectorAll('.plot')].map(p => p.querySelector('.main-svg') !== null)"
     )
-    assert len(drawn) >= 6
+    assert len(drawn) >= 5
     assert all(drawn)
 
 
@@ -549,11 +542,6 @@ def test_a_title_that_is_a_script_is_text(evil, page_of):
     page.on("dialog", lambda dialog: asked.append(dialog.message))
     assert page.locator("h1").inner_text() == BAD
     assert page.locator(".legend button", has_text="alert(1)").count() >= 1
-    assert page.locator("#plot-breakdown .ytick").all_inner_texts()
-    ticks = page.evaluate(
-        "[...document.querySelectorAll('#plot-breakdown .ytick')].map(t => t.textContent)"
-    )
-    assert BAD in ticks
     assert (asked, watched.said) == ([], [])
 
 

@@ -147,8 +147,6 @@ def test_unusual_runs_can_be_drawn():
     losses = ([1.0], [1.0, 1.0], [0.0, 0.0], [-1.0, -2.0], [0.0, 1e-3, 2e-3], [1e-9, 1e9])
     for loss in losses:
         assert curves.figures(lines({"x": [make_run(loss, label="x")]}), title="", target=0.5), loss
-    idle = {"x": [make_run(label="x", seconds=(0.0, 0.0, 0.0))]}
-    assert draw(curves.breakdown(lines(idle), title=""))
 
 
 def test_dollars_and_underscores_are_not_mathematics():
@@ -163,35 +161,6 @@ def test_long_labels_take_two_lines():
         assert style.folded(short) == short
     _, axes = draw(chart({long: falling(long)}))
     assert named(axes) == {style.folded(long)}
-    _, axes = draw(curves.breakdown(lines({long: falling(long)}), title=""))
-    assert [label.get_text() for label in axes.get_yticklabels()] == [style.folded(long)]
-
-
-def test_the_breakdown_shows_seconds_and_shares():
-    groups = {
-        # 10 steps in 100 s and in 5 s
-        "long": [make_run(time=[0, 50, 100], label="long", seconds=(55.0, 27.5, 27.5))],
-        "short": [make_run(time=[0, 2, 5], label="short", seconds=(4.0, 1.0, 0.0))],
-    }
-    _, axes = draw(curves.breakdown(lines(groups), title=""))
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["long", "short"]
-    assert {"compute", "wait", "communicate", "50 %", "25 %", "10.0 s"} <= set(texts(axes))
-    assert axes.get_xscale() == "log"  # a linear one would squash the short bar
-    ends = [[bar.get_x() + bar.get_width() for bar in container] for container in axes.containers]
-    assert np.max(ends, axis=0) == pytest.approx([10.0, 0.5])
-    left, right = axes.get_xlim()
-    assert math.log(0.5 / left) > 0.2 * math.log(right / left)
-
-
-def test_the_breakdown_shows_what_is_lost_where_something_is():
-    run = make_run(time=[0, 50, 100], label="x", seconds=(40.0, 10.0, 10.0))
-    run.seconds |= {"lost": 25.0, "down": 15.0}
-    _, axes = draw(curves.breakdown(lines({"x": [run]}), title=""))
-    _, plain = draw(curves.breakdown(lines({"x": [make_run(label="x")]}), title=""))
-    assert {"lost", "down", "25 %", "15 %", "10.0 s"} <= set(texts(axes))
-    assert not {"lost", "down"} & set(texts(plain))
-    assert sum(bar.get_width() for part in axes.containers for bar in part) == pytest.approx(10.0)
-    assert len({part[0].get_facecolor() for part in axes.containers}) == 5
 
 
 def test_tau_is_drawn_where_it_changes():

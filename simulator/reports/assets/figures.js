@@ -48,9 +48,8 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12.5, color: colour("--ink") },
       hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--rule"), font: { color: colour("--ink") }, namelength: -1, align: "left" },
-      margin: { l: 48, r: 16, t: own.showlegend ? 36 : 12, b: 48 },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", traceorder: "normal" },
-      showlegend: Boolean(own.showlegend),
+      margin: { l: 48, r: 16, t: 12, b: 48 },
+      showlegend: false,
       dragmode: narrow() ? false : "zoom",
       hovermode: narrow() ? "closest" : own.hovermode ?? "closest",
       xaxis: { ...axis, ...own.xaxis },
@@ -68,13 +67,7 @@
       const title = made[name].title?.text ?? "";
       if (title.length > (name === "yaxis" ? 24 : 36)) made[name].title = { text: halves(title).join("<br>") };
     }
-    if (made.xaxis.type === "category") made.height += 60; // its names stand upright
-    else Object.assign(made.xaxis, { nticks: 5, tickangle: 0 });
-    if (made.showlegend) {
-      const rows = Math.ceil(data.length / 2);
-      made.margin.t = 16 + 20 * rows;
-      made.height += 20 * rows;
-    }
+    Object.assign(made.xaxis, { nticks: 5, tickangle: 0 });
     const names = [...new Set(data.flatMap((trace) => trace.y).filter((each) => typeof each === "string"))];
     if (!names.length) return;
     const rows = names.map((name) => name.replace(/ (?=\S{4})/g, "<br>"));

@@ -27,7 +27,7 @@ from ...load.load import parse
 from ...programs.codecs.codec import CODECS
 from ...results.figures import curves, interactive
 from ...results.figures.chart import Line, Look, apart
-from ...results.statistics import human, time_unit
+from ...results.statistics import time_unit
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
 from ...studies.result import Result
@@ -298,7 +298,7 @@ class Explorer:
 
 
 def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
-    """Return the page's figures for figures.js: error against time, and where the time goes.
+    """Return the page's figure of the error against time, for figures.js.
 
     `loaded`: the result of the scenario as loaded, drawn as thin lines.
     """
@@ -316,12 +316,8 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
         look = Look.at(index)._replace(width=1.2, opacity=0.45)
         mean = values.mean(axis=0)
         before.append(Line("as loaded", times / size, mean, look, marks="none", named=False))
-    spent = curves.breakdown(drawn, title="").panels[0]
-    pace = [human(row["seconds_per_step"]["mean"]) for row in result.algorithms]
-    titles = [f"{name}: {time}" for name, time in zip(names, pace, strict=True)]
-    bars = replace(spent, y=replace(spent.y, names=titles))
     figure = replace(panel, lines=[*before, *panel.lines], height=440)
-    return {"error": interactive.spec(figure), "spent": interactive.spec(bars)}
+    return {"error": interactive.spec(figure)}
 
 
 def exported(explorer: Explorer, state: Mapping[str, str]) -> str:

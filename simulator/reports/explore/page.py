@@ -9,11 +9,12 @@ from ...errors import InputError
 from ...results import consumption
 from ...results.intervals import USUAL
 from ...studies.result import Result
+from .. import terminal
+from ..page.parts import PageTable
 from .explorer import Control, Explorer, exported, figures
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CAPTION = f"Mean over seeds; bands: {USUAL}. Thin lines: the scenario as loaded."
-FIGURES = {"error": "Error against time", "spent": "Time per step"}
 _aria: Any = dict  # passes attributes for screen readers, which Dash's type stubs lack
 
 
@@ -50,8 +51,10 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
     ]
     settings: list[Any] = [*map(_control, explorer.controls.values())]
     settings.append(html.Div(buttons, className="buttons"))
-    drawn: list[Any] = [_figure(name, label) for name, label in FIGURES.items()]
-    drawn = [drawn[0], html.P(CAPTION, className="caption"), drawn[1], html.Div(id="units")]
+    plot = {"id": "plot-error", "className": "plot", "role": "img"}
+    plot["aria-label"] = "Error against time"
+    figure = html.Figure([html.Div(className="choices"), html.Div(**_aria(plot))])
+    drawn = [figure, html.P(CAPTION, className="caption"), html.Div(id="results")]
     sections = [
         html.Section(settings, className="controls", **_aria({"aria-label": "Settings"})),
         html.Section(drawn, className="figures", **_aria({"aria-label": "Prediction"})),
@@ -62,12 +65,6 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         dcc.Download(id="download"),
     ]
     return html.Div([html.Header(head), html.Main(sections), *unseen], className="page")
-
-
-def _figure(name: str, label: str) -> html.Figure:
-    about = _aria({"aria-label": label})
-    plot = html.Div(id=f"plot-{name}", className="plot", role="img", **about)
-    return html.Figure([html.Div(className="choices"), plot])
 
 
 def _control(control: Control) -> html.Div:
@@ -118,7 +115,7 @@ def _wire(app: Dash, explorer: Explorer) -> None:
         return moved, texts, places
 
     @app.callback(
-        *(Output(name, "children") for name in ("units", "pick", "why", "shown", "invalid")),
+        *(Output(name, "children") for name in ("results", "pick", "why", "shown", "invalid")),
         Output("answer", "data"),
         Input("state", "data"),
         prevent_initial_call=True,
@@ -133,7 +130,7 @@ def _wire(app: Dash, explorer: Explorer) -> None:
         shown = f"Complete: {len(result.seeds)} seeds, the same numbers as paceline simulate."
         verdict = result.verdict
         why = [html.Li(text) for text in (verdict.sentence, *verdict.why)]
-        return _units(result), verdict.headline, why, shown, "", figures(result, loaded)
+        return _results(result), verdict.headline, why, shown, "", figures(result, loaded)
 
     @app.callback(
         Output("download", "data"),
@@ -147,16 +144,16 @@ def _wire(app: Dash, explorer: Explorer) -> None:
         return {"content": content, "filename": f"{stem}-explored.toml"}
 
 
-def _units(result: Result) -> list[Any]:
-    """Tabulate the use of runs; nothing if no price or amount is set."""
-    rows = result.algorithms
-    what, columns = consumption.cells(rows, result.scenario.run.target_loss)
-    cells = [*columns.values()]
-    head = html.Tr([html.Th(text, scope="col") for text in (what, *columns)])
+def _results(result: Result) -> html.Div:
+    """Tabulate the algorithms like `paceline simulate`, with any amounts that they use."""
+    rows, columns = terminal.results(result)
+    what, amounts = consumption.cells(rows, result.scenario.run.target_loss)
+    title = f"Each algorithm; amounts {what}" if amounts else "Each algorithm"
+    table = PageTable.of(title, columns | amounts, rows)
+    head = html.Tr([html.Th(text, scope="col") for text in table.columns])
     body = [
-        html.Tr([html.Th(row["label"], scope="row"), *(html.Td(cell(row)) for cell in cells)])
-        for row in rows
+        html.Tr([html.Th(name, scope="row"), *map(html.Td, cells)]) for name, *cells in table.rows
     ]
-    table = html.Table([html.Thead(head), html.Tbody(body)])
-    about = _aria({"aria-label": what, "role": "region"})
-    return [html.Div(table, className="wide", tabIndex=0, **about)] if columns else []
+    about = _aria({"aria-label": title, "role": "region"})
+    whole = html.Table([html.Thead(head), html.Tbody(body)])
+    return html.Div(whole, className="wide", tabIndex=0, **about)

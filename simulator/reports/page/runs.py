@@ -109,7 +109,7 @@ def results(
 
 
 def details(lines: Sequence[Series]) -> Iterator[PageSection]:
-    """Yield folded sections on time per step and periods."""
+    """Yield folded sections on what takes time, and on periods."""
     drawn = [line.curves for line in lines]
     several = len({line.found.name for line in lines}) > 1
     points = dict.fromkeys(
@@ -117,9 +117,9 @@ def details(lines: Sequence[Series]) -> Iterator[PageSection]:
         for line in lines
         if line.row.get("bottleneck") and not line.curves.apart
     )
-    heading, listed = "Where the time goes", [*points][:BOTTLENECKS]
-    figures = PageFigure.all_of("breakdown", heading, curves.breakdown(drawn, title=""))
-    yield PageSection("breakdown", heading, "", figures, points=listed, folded=True)
+    listed = [*points][:BOTTLENECKS]
+    if listed:
+        yield PageSection("breakdown", "Where the time goes", points=listed, folded=True)
     if chart := curves.tau(drawn, title=""):
         figures = PageFigure.all_of("tau", "the communication period against time", chart)
         yield PageSection("tau", "Local steps between averages", "", figures, folded=True)

@@ -1,4 +1,4 @@
-"""Describe a figure as data: panels of lines, bands, marks and bars between two axes.
+"""Describe a figure as data: panels of lines, bands and marks between two axes.
 
 `drawing` draws a chart with matplotlib, and `interactive` with Plotly.
 """
@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. `ticks`: texts by position; `names`: categories at positions 0, 1, ..."""
+    """One axis. `ticks`: texts by position; `names`: categories of a y axis at 0, 1, ..."""
 
     title: str = ""
     limits: tuple[float, float] | None = None
@@ -74,33 +74,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """One part of each row's bar: rows are the names of the y axis.
-
-    `labels`: texts inside the bars; `texts`: their descriptions on a page.
-    """
-
-    name: str
-    widths: Values
-    starts: Values
-    labels: Sequence[str]
-    texts: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Panel:
-    """Lines and bars between two axes; `level`: the target, a line across.
-
-    `totals`: texts after the bars of each row. `height`: pixels on a page.
-    """
+    """Lines between two axes; `level`: the target, a line across; `height`: pixels on a page."""
 
     x: Axis
     y: Axis
     lines: Sequence[Line] = ()
-    bars: Sequence[Bars] = ()
     level: float | None = None
     heading: str = ""
-    totals: Sequence[str] = ()
     over_time: bool = False
     height: int = 350
 

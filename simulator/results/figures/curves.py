@@ -1,4 +1,4 @@
-"""Charts of a result: curves against wall-clock time, and use of time."""
+"""Charts of a result: curves against wall-clock time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,9 @@ import numpy as np
 
 from .. import intervals
 from ..run import Run
-from ..statistics import (
-    Groups,
-    human,
-    sampled,
-    time_unit,
-)
-from . import drawing, style
-from .chart import DECADE, Axis, Bars, Chart, Ends, Line, Look, Panel, fitted, wide
+from ..statistics import Groups, sampled, time_unit
+from . import drawing
+from .chart import DECADE, Axis, Chart, Ends, Line, Look, Panel, fitted, wide
 
 LOSS_NAMES = {  # axis labels, by the kind of the objective
     "bound": "bound on the squared gradient norm",
@@ -27,7 +22,6 @@ LOWEST = 0.02  # share of a mean's points that may lie below the axis of a loss
 EARLY = 0.1  # share of a run whose high losses may lie above the axis
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
 MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
-ROOM = 0.07  # share of the axis: a shorter part of a bar has no room for its label
 Grid = tuple[np.ndarray, np.ndarray]
 """Times (points,), and every seed's values at them (seeds, points)."""
 
@@ -69,7 +63,6 @@ def figures(
     """
     charts = {
         "figure": error(lines, title=title, target=target, loss=loss),
-        "breakdown": breakdown(lines, title=title),
         "tau": tau(lines, title=title),
     }
     return drawing.files(charts)
@@ -243,45 +236,3 @@ def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
         grid = np.array([first, last])
     grid = grid[grid <= last]
     return grid, sampled(runs, column, grid)
-
-
-def breakdown(lines: Sequence[Curves], *, title: str) -> Chart:
-    """Chart the seconds per step of each algorithm, split by use.
-
-    If the bars span a decade, their lengths are logarithmic, and parts are shares of them.
-    """
-    parts = _seconds(lines)
-    totals = np.array([sum(row.values()) for row in parts.values()])
-    size, unit = time_unit(float(totals.max(initial=0.0)) or 1.0)
-    least, most = totals[totals > 0].min(initial=math.inf) / size, totals.max(initial=0.0) / size
-    log = wide(least, most)
-    low = least / 3 if log else 0.0
-    reach = math.log(1.3 * most / low) if log else 1.15 * most
-    lengths = np.log(np.maximum(totals / size / low, 1.0)) if log else totals / size
-    done, bars = np.zeros(len(parts)), []
-    for part in style.PARTS:
-        seconds = np.array([row[part] for row in parts.values()])
-        if seconds.any() or part == "compute":
-            shares = np.divide(seconds, totals, out=np.zeros(len(parts)), where=totals > 0)
-            texts = [f"{100 * share:.0f} %" for share in shares]
-            wide_enough = shares * lengths > ROOM * reach
-            labels = [*np.where(wide_enough, texts, "")]
-            ends = [at * lengths for at in (done, done + shares)]
-            start, end = (low * np.exp(at) for at in ends) if log else ends
-            bars.append(Bars(part, end - start, start, labels, texts))
-            done = done + shares
-    name = f"time per local step ({unit}{', logarithmic; parts are shares' * log})"
-    across = Axis(name, (low, 1.3 * most if log else 1.15 * most or 1.0), log)
-    up, height = Axis(names=[*parts]), 130 + 42 * len(parts)
-    drawn = Panel(across, up, bars=bars, totals=[*map(human, totals)], height=height)
-    return Chart(title, "", [drawn])
-
-
-def _seconds(lines: Sequence[Curves]) -> dict[str, dict[str, float]]:
-    """Return the seconds per step by algorithm and part."""
-    paces = {line.name: line.row["seconds_per_step"]["mean"] for line in lines}
-    shares = {line.name: line.row["breakdown"] for line in lines if paces[line.name]}
-    return {
-        name: {part: (row.get(part) or 0.0) * paces[name] for part in style.PARTS}
-        for name, row in shares.items()
-    }

@@ -58,23 +58,16 @@ def draw(
     first = chart.panels[0]
     where: Any = ("axes fraction", "offset points")
     above = 20 if first.heading else 6
-    pad = 22 if first.bars else above + 16 + 12 * chart.caption.count("\n")
-    column[0].set_title(chart.title, pad=pad)
-    if not first.bars:
-        column[0].annotate(chart.caption, (0, 1), (0, above), *where, color=style.GREY)
+    column[0].set_title(chart.title, pad=above + 16 + 12 * chart.caption.count("\n"))
+    column[0].annotate(chart.caption, (0, 1), (0, above), *where, color=style.GREY)
     return figure
 
 
 def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
     for place, line in enumerate(panel.lines):
         _line(axes, line, place)
-    if panel.bars:
-        _bars(figure, axes, panel)
     _axis(axes.xaxis, panel.x, axes.set_xscale, axes.set_xlim)
     _axis(axes.yaxis, panel.y, axes.set_yscale, axes.set_ylim)
-    if panel.bars:
-        axes.tick_params(axis="y", length=0, labelcolor="black")
-        axes.invert_yaxis()
     if panel.level is not None:
         level: Any = {"color": style.GREY, "linewidth": 0.8, "dashes": (4, 3), "zorder": 1}
         axes.axhline(panel.level, label=f"target {panel.level:g}", **level)
@@ -142,18 +135,3 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
     if spec.ticks:
         axis.set_ticks([*spec.ticks], [*spec.ticks.values()])
         axis.set_minor_locator(NullLocator())
-
-
-def _bars(figure: "Figure", axes: "Axes", panel: Panel) -> None:
-    """Draw stacked bars with their labels, and the names of the parts above."""
-    rows, right = range(len(panel.y.names)), 0.0
-    for bars in panel.bars:
-        colour, ink = style.PARTS[bars.name]
-        drawn = axes.barh(rows, bars.widths, left=bars.starts, height=0.62, color=colour)
-        axes.bar_label(drawn, bars.labels, label_type="center", color=ink, fontsize=8)
-        where: Any = ("axes fraction", "offset points")
-        name = axes.annotate(bars.name, (0, 1), (right, 6), *where, color=colour, weight="bold")
-        right += name.get_window_extent().width * 72 / figure.dpi + 10
-    last = panel.bars[-1]
-    for row, end, text in zip(rows, np.add(last.starts, last.widths), panel.totals, strict=True):
-        axes.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center")

@@ -4,13 +4,13 @@ Texts such as "--c0" or "--c0/0.15" (with an opacity) stand for colours of the p
 so that a page can be light or dark.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from . import style
-from .chart import Axis, Bars, Ends, Line, Panel, Values
+from .chart import Axis, Ends, Line, Panel, Values
 
 Json = dict[str, Any]
 FAR = 1e3  # times a value: where the bar of an interval is cut
@@ -45,10 +45,6 @@ def spec(panel: Panel) -> Json:
         place = {"xref": "paper", "x": 1, "xanchor": "right", "y": panel.level, "yanchor": "bottom"}
         label = {"name": "target", "text": f"target {panel.level:g}", "showarrow": False}
         layout["annotations"] = [label | place | {"font": {"color": "--muted"}}]
-    if panel.bars:
-        layout |= {"barmode": "overlay", "showlegend": True}
-        layout["uniformtext"] = {"minsize": 11, "mode": "hide"}  # labels without room are hidden
-        layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
     lines: Json = {}
     for shown in panel.lines:
         if shown.key and shown.named:
@@ -59,14 +55,11 @@ def spec(panel: Panel) -> Json:
 
 def traces(panel: Panel) -> list[Json]:
     """Return Plotly's traces of a panel; lines in the legend have the `meta` "mean"."""
-    up = [*map(literal, panel.y.names)]
-    across = [*map(literal, panel.x.names)]
+    names = [*map(literal, panel.y.names)]
     drawn = [trace for line in panel.lines for trace in _line(line)]
-    for trace in drawn:
-        for key, names in (("x", across), ("y", up)):
-            if names:
-                trace[key] = [names[round(place)] for place in trace[key]]
-    return drawn + [_bars(bars, up) for bars in panel.bars]
+    for trace in drawn if names else ():
+        trace["y"] = [names[round(place)] for place in trace["y"]]
+    return drawn
 
 
 def _line(line: Line) -> list[Json]:
@@ -117,29 +110,6 @@ def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
     above = np.minimum(highs - values, FAR * (np.abs(values) + 1))
     arrays = {"array": rounded(above), "arrayminus": rounded(values - lows)}
     return {"type": "data", "symmetric": False, **arrays, "color": colour, "thickness": 1.2}
-
-
-def _bars(bars: Bars, names: Sequence[str]) -> Json:
-    hatch: Json = {"shape": style.HATCHES[bars.name], "fillmode": "overlay", "size": 6}
-    hatch["fgcolor"] = "--page/0.55"
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": [*names],
-        "x": rounded(bars.widths),
-        "base": rounded(bars.starts),
-        "name": bars.name,
-        "meta": bars.name,
-        "customdata": [*bars.texts],
-        "hovertemplate": f"{bars.name}: %{{customdata}}<extra></extra>",
-        "marker": {"color": f"--part-{bars.name}", "line": {"width": 0}, "pattern": hatch},
-        "width": 0.7,
-        "text": [*bars.labels],
-        "textfont": {"color": f"--on-{bars.name}"},
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-    }
 
 
 def _axis(axis: Axis) -> Json:

@@ -20,9 +20,6 @@ DASHES = {name: (0, tuple(gaps)) if gaps else "-" for name, gaps in _WRITTEN["da
 """Matplotlib's patterns by Plotly's names."""
 SYMBOLS: Mapping[str, str] = _WRITTEN["symbols"]
 """Matplotlib's markers by Plotly's names."""
-PARTS = {name: (colour, ink) for name, (colour, ink, _) in _WRITTEN["parts"].items()}
-"""Colours of a bar, and of the text on it, by the kind of time."""
-HATCHES = {name: hatch for name, (_, _, hatch) in _WRITTEN["parts"].items()}
 STYLE: dict[Any, Any] = _WRITTEN["settings"]
 GREY: str = STYLE["axes.edgecolor"]
 FORMATS = ("png", "svg", "pdf")
