@@ -21,8 +21,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports.page import changes, reading
 from paceline.simulator.reports.page.page import report
-from paceline.simulator.reports.page.runs import series
-from paceline.simulator.reports.page.studies import ranking
+from paceline.simulator.reports.page.sections import ranking, series
 from paceline.simulator.results import intervals, read, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
@@ -277,7 +276,7 @@ def test_figures_are_what_plotly_knows(run, far, validated, tuned, swept, folder
     page = text(run, far, validated, tuned, swept, out=folder / "all.html")
     found = figures(page)
     kinds = {name.partition("-")[0] for name in found}
-    assert kinds == {"error", "tau", "ranking", "tradeoffs", "sweep"}
+    assert kinds == {"error", "ranking", "tradeoffs", "sweep"}
     plain = json.loads(re.sub(r'"--[a-z0-9/.-]+"', '"#123456"', json.dumps(found)))
     for spec in plain.values():
         graph_objects.Figure(spec["data"], spec["layout"])

@@ -5,20 +5,17 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...inputs import untrusted
 from ...inputs.toml_text import write_toml
 from ...results import store
 from ...results.figures import interactive
-from . import changes, reading, studies
-from .parts import PageSection
+from . import reading
 from .reading import FoundRun
-from .runs import Series, details, loss_curves, series
+from .sections import sections, series
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -73,29 +70,6 @@ def html(every: Sequence[FoundRun]) -> str:
         hashes=" ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests),
         origins=[_origin(run) for run in every],
     )
-
-
-def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection]:
-    """Return all sections of a page, in order."""
-    result: list[PageSection | None] = []
-    drawn = [line for line in lines if line.curves.runs]
-    if drawn:
-        result.append(loss_curves(every, lines, drawn))
-    for place, run in enumerate(every):
-        parts = [studies.comparison(run.comparison, place) if run.comparison else None]
-        parts += studies.search(run.tune, place) if run.tune else []
-        if run.sweep:
-            with untrusted.refused(run.path / "sweep.csv", *reading.SWEPT):
-                parts.append(studies.sweep(run.sweep, run.target, place))
-        parts.append(changes.section(run, place))
-        if len(every) > 1:
-            parts = [one and replace(one, heading=f"{run.name}: {one.heading}") for one in parts]
-        result += parts
-    result += [*details(drawn)] if drawn else []
-    shown = [section for section in result if section is not None]
-    if len(every) > 1:  # two screens hold the answers and one section
-        shown[1:] = (replace(section, folded=True) for section in shown[1:])
-    return shown
 
 
 def _origin(opened: FoundRun) -> dict[str, Any]:

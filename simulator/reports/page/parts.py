@@ -62,5 +62,4 @@ class PageSection:
     lead: str = ""
     figures: Sequence[PageFigure] = ()
     tables: Sequence[PageTable] = ()
-    points: Sequence[str] = ()  # a list after `lead`
     folded: bool = False
