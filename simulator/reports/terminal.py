@@ -27,7 +27,7 @@ STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 
 SWEEP_ROWS = 40  # most rows of a sweep on a terminal
 TUNE_ROWS = 6  # most rows of a search
 HEADING = 14  # characters of a line of a heading: the table has 80
-HEADINGS = untrusted.packaged(__file__, "tables.toml")  # keys of documents by table and heading
+HEADINGS = untrusted.packaged(__file__, "tables.toml")  # keys by command, table and heading
 AWAY = ("absent", "unselected")
 IDLE = 0.025  # share of the time: a table of smaller shares says nothing
 
@@ -161,38 +161,30 @@ def tune(result: "TuneResult") -> list[Table | str]:
 
 def fit(result: "FitResult") -> list[Table]:
     """Tabulate the fitted keys, the targets used, and the targets predicted."""
-
-    def ends(row: Row, key: str) -> str:
-        return "not determined" if row[key] is None else " to ".join(map(number, row[key]))
-
-    keys: dict[str, Cell] = {
-        "key": _text("key"),
-        "value": lambda row: f"{row['value']:.5g} {row['unit']}",
-        f"{USUAL} interval": lambda row: ends(row, "interval"),
-        "range": lambda row: f"{ends(row, 'range')} {row['unit']}",
-    }
-    cells: dict[str, Cell] = {
-        "target": _text("target"),
-        "wanted": lambda row: f"{number(row['value'])} ± {number(row['tolerance'])}",
-        "found": lambda row: number(row["found"]),
-        "off by\n(tolerances)": lambda row: f"{row['residual']:+z.2f}",
-        "": _text("verdict"),
-    }
-    held = {"held out": cells["target"], **cells, "predicted": lambda row: ends(row, "interval")}
-    del held["target"], held["found"]
-    pairs = ((result.keys, keys), (result.fitted, cells), (result.held_out, held))
-    return [_table(rows, columns, len(columns)) for rows, columns in pairs if rows]
+    rows = {"keys": result.keys, "fitted": result.fitted, "held_out": result.held_out}
+    return _tabulated(rows, "fit", texts=6)
 
 
 def theory(document: Row) -> list[Table | str]:
     """Tabulate the document of `paceline theory`, without its notes."""
-    tables = [
-        _table(rows, {heading: _value(key) for heading, key in columns.items() if key in there})
-        for name, columns in HEADINGS.items()
-        if name != "claims" and (rows := document[name])
-        for there in [{key for row in rows for key, value in row.items() if value is not None}]
+    return [_hide(document["hide"]), *_tabulated(document, "theory")]
+
+
+def _tabulated(document: Row, command: str, texts: int = 1) -> list[Table]:
+    """Return the tables of a document, without columns that have no value."""
+    return [
+        _table(
+            rows,
+            {
+                heading: _value(key)
+                for heading, key in columns.items()
+                if any(row[key] is not None for row in rows)
+            },
+            texts,
+        )
+        for name, columns in HEADINGS[command].items()
+        if (rows := document[name])
     ]
-    return [_hide(document["hide"]), *tables]
 
 
 def _hide(hide: Row | None) -> str:
@@ -233,16 +225,11 @@ def _parameter(item: tuple[str, Row]) -> str:
     return f"{text} ({unit})" if unit and not default.endswith(unit) else text
 
 
-def _text(key: str) -> Cell:
-    return lambda row: toml(row[key])
-
-
 def claims(rows: Sequence[Row]) -> Table | str:
     """Tabulate the claims of `paceline reproduce`: the paper's number, ours, and the verdict."""
     if not rows:
         return "No claim of these papers is only about time."
-    columns = {heading: _value(key) for heading, key in HEADINGS["claims"].items()}
-    return _table(rows, columns, len(columns))
+    return _tabulated({"claims": rows}, "reproduce", texts=6)[0]
 
 
 def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:
@@ -268,8 +255,9 @@ def _table(
 
 
 def _value(key: str) -> Cell:
-    times = {"seconds_per_step": human, "duration": human, "time": _moment, "switch": human}
-    return lambda row: times.get(key, _plain)(row[key])
+    formats: dict[str, Any] = dict.fromkeys(("seconds_per_step", "duration", "switch"), human)
+    formats |= {"time": _moment, "residual": "{:+z.2f}".format}
+    return lambda row: str(formats.get(key, _plain)(row[key]))
 
 
 def _moment(seconds: float) -> str:
@@ -281,4 +269,6 @@ def _moment(seconds: float) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " to ".join(map(_plain, value))
     return "-" if value is None else number(value) if isinstance(value, float) else str(value)
