@@ -131,8 +131,7 @@ def first_window(network: Network) -> float:
 def measured() -> dict[str, float]:
     """Return the results of the experiment in docs/transport.md, from transport.toml.
 
-    `cells`: number of experiments; `longer`, `most`: median and 95th percentile of the time that
-    TCP adds, relative to the time without. `gloo`: seconds of a mean in gloo itself.
+    `gloo`: seconds of a mean in gloo itself.
     `collectives`: number of predicted collectives; `low`, `median`, `high`: 5, 50 and 95 %
     quantiles of measured over predicted time. `hosts`: number of published hosts whose NCCL
     sockets are slower than their cards; `hosts_low` and so on: their bytes per second.

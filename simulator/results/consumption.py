@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -93,17 +93,6 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     return amounts | (dict.fromkeys(amounts.keys() - {*RATES}, inf) if time == inf else {})
 
 
-def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
-    """Return the most that a run of limited duration can use."""
-    time, cost = scenario.run.duration, scenario.cost
-    if time is None:
-        return {}
-    money = prices.price_per_second(scenario, served=served) * time
-    hours = prices.devices(scenario) * time / prices.SECONDS_PER_HOUR
-    limits = {"days": time / SECONDS_PER_DAY, "device_hours": hours}
-    return limits if cost.egress_per_gb else limits | {"cost": money}
-
-
 def paces(scenario: Scenario) -> list[str]:
     """Note devices that compute implausibly fast or slowly, and egress without a price."""
     regions = {group.region or scenario.cluster.region for group in scenario.cluster.group}
@@ -139,55 +128,55 @@ def summary(
     """
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     whole = [used(scenario, run, run.duration) for run in runs]
-    algorithm = next(one for one in scenario.algorithm if one.label == runs[0].label)
-    limits = most(scenario, served=algorithm.served)
     pace = stated.get(PACE) if scenario.run.duration is None else None
     steps = sum(run.steps for run in runs) / len(runs)
     within = pace and [end * steps for end in pace]
-    amounts = summarise_amounts(whole, scenario.cost, Bounds(heavy, None, limits, within))
+    amounts = summarise_amounts(whole, scenario.cost, heavy, within=within)
     if target is None:
         return amounts | {"to_target": None}
     factors = Errors(model).to_target(runs, target) if model else None
     there = [used(scenario, run, crossing(run, target)) for run in runs]
-    bounds = Bounds(heavy, factors, within=stated.get(TARGET))
-    return amounts | {"to_target": _amounts(there, scenario.cost, bounds)}
+    to_target = _amounts(there, scenario.cost, heavy, factors, stated.get(TARGET))
+    return amounts | {"to_target": to_target}
 
 
-class Bounds(NamedTuple):
-    """Limits and errors of amounts, beyond their spread over seeds.
-
-    `heavy`: the variance may be infinite; `factors`: draws of the relative error of steps;
-    `limits`: values that no seed exceeds; `within`: the interval of one run's seconds.
-    """
-
-    heavy: bool
-    factors: np.ndarray | None = None
-    limits: Used = MappingProxyType({})
-    within: Sequence[float] | None = None
-
-
-def summarise_amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any]:
+def summarise_amounts(
+    seeds: Sequence[Used],
+    cost: Prices,
+    heavy: bool,
+    factors: np.ndarray | None = None,
+    within: Sequence[float] | None = None,
+) -> dict[str, Any]:
     """Return means of `cost` and `RATES`, and estimates of all amounts in `used`.
 
-    Amounts that depend on `bounds.factors` or `bounds.within` get the interval of one run, also as
-    `interval90`. `ci95` belongs to the mean, and is absent with factors.
+    `heavy`: the variance may be infinite; `factors`: draws of the relative error of steps;
+    `within`: the interval of one run's seconds. Amounts that depend on either get the interval of
+    one run, also as `interval90`. `ci95` belongs to the mean, and is absent with factors.
     """
     means = {
         key: float(np.mean([amounts[key] for amounts in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    return means | {"currency": cost.currency, "used": _amounts(seeds, cost, bounds)}
+    return means | {
+        "currency": cost.currency,
+        "used": _amounts(seeds, cost, heavy, factors, within),
+    }
 
 
-def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any] | None:
-    heavy, factors, limits, within = bounds
+def _amounts(
+    seeds: Sequence[Used],
+    cost: Prices,
+    heavy: bool,
+    factors: np.ndarray | None,
+    within: Sequence[float] | None,
+) -> dict[str, Any] | None:
     every = {key: [amounts[key] for amounts in seeds] for key in seeds[0] if key not in RATES}
     each_byte = prices.price_per_byte(cost)
     traffic = each_byte * float(np.mean(every.get("egress_bytes", 0.0)))
     seconds = SECONDS_PER_DAY * float(np.mean(every.get("days", 0.0)))
 
     def amount(key: str, values: Sequence[float]) -> dict[str, Any]:
-        estimate = intervals.positive(values, heavy=heavy).within(0.0, limits.get(key, inf))
+        estimate = intervals.positive(values, heavy=heavy)
         if factors is not None and isfinite(estimate.value):
             estimate = intervals.widened(estimate, estimate.value * factors)
         if within and key in TIMED and seconds:

@@ -37,7 +37,7 @@ FEWEST = 20  # published measurements of one kind, below which those of a wider 
 PACE, TARGET = "seconds_per_step", "time_to_target"
 DRAWS = 200  # as many draws as of a learning curve, because they are drawn together
 WIDE = 0.4  # logarithm of the slowest over the predicted time, from which its cause is named
-TELLING = 0.05  # share of the time above which links are worth a note
+TELLING = 0.05  # share of the time above which a measurement says something about collectives
 ON_GPUS = ("nccl", "byteps")  # libraries that compute on the devices of their programs
 FITTED = "standard errors of the profile, which was fitted to this program under similar conditions"
 WHY_NOT = (
@@ -316,26 +316,6 @@ def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
     if ends[0] == ends[1] and settings.library == "nccl" and staged < slowest.bandwidth <= NVLINK:
         return 1.0, slowest.bandwidth / staged, "PCIe, perhaps staged through the host"
     return nothing
-
-
-def ideal(scenario: Scenario, share: float) -> list[str]:
-    """Return a note on how much slower real links are.
-
-    `share`: the largest share of time that communication takes.
-    """
-    network = scenario.network
-    if scenario.calibration or not tcp.rates(network) or share < TELLING:
-        return []
-    hosts = ClosedForm(scenario).hosts(range(scenario.cluster.workers))
-    if network.transport == "tcp" or (network.library == "nccl" and len(hosts) == 1):
-        return []  # TCP is modelled already, or does not apply to NVLink and PCIe
-    measured = tcp.measured()
-    typical, most = (f"{100 * measured[key]:.0f} %" for key in ("longer", "most"))
-    return [
-        f"ideal links: over TCP collectives took {typical} longer in the median of "
-        f"{measured['cells']} measured conditions, {most} at the 95th percentile "
-        '(docs/transport.md); network.transport = "tcp" models it'
-    ]
 
 
 def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:

@@ -179,14 +179,12 @@ class Result(Display):
     @cached_property
     def notes(self) -> list[str]:
         """Warnings and explanations for readers of the numbers."""
-        shares = [statistics.breakdown(runs)["communicate"] for runs in self.groups.values()]
         return [
             *self.scenario.notes,
             *consumption.paces(self.scenario),
             *statistics.notes(self.groups),
             *learning.notes(self.loss_models),
             *prediction_interval.extrapolation(self.scenario),
-            *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]
 

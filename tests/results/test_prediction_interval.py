@@ -269,16 +269,6 @@ def test_a_wide_interval_names_its_largest_cause_and_none_says_why():
     assert "interval90" not in ideal["seconds_per_step"]
 
 
-def test_ideal_links_admit_in_a_sentence_that_real_ones_are_slower():
-    line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
-    (note,) = simulate(scenario({"name": "ssgd"}, {"name": "dts", "delay": 2}, network=line)).notes
-    assert "longer in the median" in note
-    assert 'network.transport = "tcp"' in note
-    for silent in (line | {"bandwidth": "100 Gbit/s", "latency": "1 us"}, {"latency": "1 s"}):
-        assert simulate(scenario({"name": "ssgd"}, network=silent)).notes == []
-    assert simulate(scenario({"name": "psgd"}, network=line)).notes == []
-
-
 @given(st.lists(st.tuples(st.floats(1e-8, 1.0), st.integers(1, 30)), min_size=2, max_size=2))
 def test_two_errors_are_wider_than_either_and_surer_than_the_less_sure(parts):
     one, two = (Spread(*part) for part in parts)

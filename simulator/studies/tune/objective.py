@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
@@ -107,8 +107,8 @@ class TuningObjective:
     of all workers if others sample clients. Times per step count only for runs that keep the `cap`.
     `currency`: the currency of prices; `second`: lower bound on the cost of a second of a run, in
     the unit of the value; `heavy`: whether the value depends on times without a finite variance;
-    `most`: the most that a run can use (`consumption.most`). `day`: the worth of a day in money;
-    `max_loss`: the share by which a loss may exceed data-parallel training's.
+    `day`: the worth of a day in money; `max_loss`: the share by which a loss may exceed that of
+    data-parallel training.
     """
 
     name: str
@@ -120,7 +120,6 @@ class TuningObjective:
     currency: str = ""
     steps: int | None = None
     tokens: float = 0.0
-    most: Mapping[str, float] = field(default_factory=dict)
     day: float = 0.0
     max_loss: float | None = None
 
@@ -373,8 +372,7 @@ def tuning_objective(
     chosen = numbers[TABLE[name].outcome]
     if name in WEIGHED:
         chosen |= {"day": day, "max_loss": scenario.tune.max_loss}
-    most = consumption.most(scenario, served=True)
-    return TuningObjective(name, currency=scenario.cost.currency or "", most=most, **chosen)
+    return TuningObjective(name, currency=scenario.cost.currency or "", **chosen)
 
 
 def _demand(scenario: Scenario, name: str) -> None:

@@ -197,14 +197,11 @@ def amounts(contender: Contender, objective: TuningObjective, space: Space) -> R
     seconds = [DAY * (score.used or {}).get("days", math.nan) for score in contender.scores]
     ends = objective.target or objective.steps or objective.cap
     model = contender.model
-    bounds = consumption.Bounds(
-        objective.heavy,
-        np.array(model.steps) if model and model.steps else None,
-        {} if objective.target or contender.candidate.part else objective.most,
-        _of_one_run(contender, objective, space, seconds) if ends else None,
-    )
+    factors = np.array(model.steps) if model and model.steps else None
+    within = _of_one_run(contender, objective, space, seconds) if ends else None
     used = [score.used or {} for score in contender.scores]
-    return consumption.summarise_amounts(used, space.scenario.cost, bounds)
+    cost, heavy = space.scenario.cost, objective.heavy
+    return consumption.summarise_amounts(used, cost, heavy, factors, within)
 
 
 def _of_value(
