@@ -16,7 +16,9 @@ from .run import CAUSE, COLUMNS, Run, begins, diverged
 Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""
 
+Unit = str | tuple[float, str]
 PREFIXES, PREFIXED = ("", "k", "M", "G", "T", "P"), ("B", "B/s", "#")
+LARGE = 99950  # an amount, such as of money, from which it is shown in thousands
 TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -48,29 +50,37 @@ def common_unit(*seconds: float | None) -> tuple[float, str] | None:
 
 def human(seconds: float | None, unit: tuple[float, str] | None = None) -> str:
     """Format a duration: "12.3 min"; "-" for None. `unit`: its size and name, if given."""
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    size, name = unit or time_unit(seconds)
-    return f"{number(seconds / size)} {name}"
+    return with_unit(seconds, unit or "s")
 
 
-def with_unit(value: float | None, unit: str) -> str:
-    """Format a value for reading; "-" for None.
-
-    `unit`: "s", "%" for a share, one of `PREFIXED` (1.30 GB, 52.4 G), or any other name.
-    """
+def with_unit(value: float | None, unit: Unit) -> str:
+    """Format a value for reading; "-" for None. See `scale`."""
     if value is None or not math.isfinite(value):
         return "-"
-    if unit in ("s", "%"):
-        return human(value) if unit == "s" else f"{number(100 * value)} %"
-    size, prefix = prefixed(value) if unit in PREFIXED else (1e3, "k ") if large(value) else (1, "")
-    digits = f"{value:.0f}" if unit in PREFIXED and not prefix else number(value / size)
-    return f"{digits} {prefix}{unit.strip('#')}".rstrip()
+    size, name = scale(value, unit)
+    whole = unit in PREFIXED and size == 1
+    return (f"{value:.0f}" if whole else number(value / size)) + name
 
 
-def large(value: float) -> bool:
-    """Return whether an amount, such as of money, is shown in thousands: "156 k USD"."""
-    return abs(value) >= 99950
+def scale(value: float, unit: Unit) -> tuple[float, str]:
+    """Return in which unit to show a value: its size, and its name after a space.
+
+    `unit`: "s", "%" for a share, one of `PREFIXED` (1.30 GB, 52.4 G), any other name, such as of
+    money (156 k USD), or the size and the name that all cells of a column share.
+    """
+    if isinstance(unit, tuple):
+        return unit[0], f" {unit[1]}"
+    if unit == "s":
+        size, name = time_unit(value)
+    elif unit == "%":
+        size, name = 0.01, unit
+    elif unit in PREFIXED:
+        powers = (power for power in range(len(PREFIXES)) if abs(value) < 999.5 * 1000**power)
+        power = next(powers, len(PREFIXES) - 1)
+        size, name = 1000.0**power, PREFIXES[power] + unit.strip("#")
+    else:
+        size, name = (1e3, f"k {unit}") if abs(value) >= LARGE else (1.0, unit)
+    return size, f" {name}".rstrip()
 
 
 def percent(share: float | None, digits: int = 0) -> str:
@@ -78,14 +88,6 @@ def percent(share: float | None, digits: int = 0) -> str:
     if share is None:
         return "-"
     return "under 1 %" if 0 < share < 0.005 and not digits else f"{100 * share:z.{digits}f} %"
-
-
-def prefixed(value: float) -> tuple[float, str]:
-    """Return the power of 1000 in which to show a value, and its prefix."""
-    power = 0
-    while abs(value) >= 999.5 * 1000**power and power < len(PREFIXES) - 1:
-        power += 1
-    return 1000.0**power, PREFIXES[power]
 
 
 def number(value: float, digits: int = 3) -> str:

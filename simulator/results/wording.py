@@ -12,7 +12,7 @@ from ..inputs import untrusted
 from ..programs.program import BOUND
 from ..scenario.cluster import DAY
 from .intervals import LEVEL, MEDIAN, USUAL, Estimate, stated
-from .statistics import PREFIXED, large, number, percent, prefixed, time_unit, with_unit
+from .statistics import Unit, number, percent, scale, with_unit
 
 NO_GAIN = "no higher"
 NAMED = 2  # most algorithms that a sentence names; the others are counted
@@ -117,7 +117,7 @@ def format_interval(estimate: Estimate, unit: str) -> str:
     """Format the ends of an interval in the unit of its value: "12.0 to 14.2 s"."""
     if estimate.interval is None:
         return "-"
-    size, name = _scale(estimate.value, unit)
+    size, name = scale(estimate.value, unit)
     low, high = (edge / size for edge in estimate.interval)
     if math.isinf(high):
         return f"{number(low)}{name} or more"
@@ -136,7 +136,7 @@ def usual(estimates: Iterable[Estimate]) -> str:
     return kinds.pop() if len(kinds) == 1 else USUAL if kinds else ""
 
 
-def cell(estimate: Estimate, unit: str | tuple[float, str], column: str = USUAL) -> str:
+def cell(estimate: Estimate, unit: Unit, column: str = USUAL) -> str:
     """Format an estimate for a column: "13.1 s (12.0–14.2)".
 
     The cell names the kind of interval if that differs from `usual`. `unit`: a unit, or the size
@@ -144,7 +144,7 @@ def cell(estimate: Estimate, unit: str | tuple[float, str], column: str = USUAL)
     """
     if not math.isfinite(estimate.value):
         return "-"
-    size, name = _scale(estimate.value, unit)
+    size, name = scale(estimate.value, unit)
     value = f"{number(estimate.value / size)}{name}"
     low, high = (number(edge / size) for edge in estimate.span)
     if f"{low}{name}" == f"{high}{name}" == value:
@@ -157,19 +157,6 @@ def cell(estimate: Estimate, unit: str | tuple[float, str], column: str = USUAL)
 def difference(gap: Estimate, unit: str) -> str:
     """Format a paired difference in one unit: "1.20 s (0.80 to 1.60)"."""
     numbers = gap.value, *gap.span
-    size, name = _scale(max(map(abs, numbers)), unit)
+    size, name = scale(max(map(abs, numbers)), unit)
     middle, low, high = (number(end / size) for end in numbers)
     return f"{middle}{name}" + (f" ({low} to {high})" if {low, high} != {middle} else "")
-
-
-def _scale(value: float, unit: str | tuple[float, str]) -> tuple[float, str]:
-    """Return the unit to show a number in: its size, and its name after a space."""
-    if isinstance(unit, tuple):
-        return unit[0], f" {unit[1]}"
-    if unit in PREFIXED:
-        size, prefix = prefixed(value)
-        return size, f" {prefix}{unit}"
-    if unit != "s":
-        return (1e3, f" k {unit}".rstrip()) if large(value) else (1.0, f" {unit}".rstrip())
-    size, name = time_unit(value)
-    return size, f" {name}"
