@@ -1,22 +1,19 @@
 """A scenario with sliders: the settings they move, their values, and predictions.
 
-A slider moves all settings of one meaning, such as the latencies of all links. It shows their value
-if they agree, and a factor that multiplies them if they differ.
+Most sliders multiply all settings of one meaning, such as the latencies of all links, by a factor.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial, reduce
+from dataclasses import replace
+from functools import cached_property, lru_cache, reduce
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...cluster.prices import HOURLY
-from ...distributions.law import BY_NAME
 from ...errors import InputError
 from ...inputs import paths
 from ...inputs.messages import KeyPath
@@ -34,62 +31,28 @@ from ...studies.result import Result
 from ...studies.simulate import simulate
 from ...studies.tune import parts
 
-Kind = Literal["time", "bandwidth", "count", "number"]
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
-RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
-PER_DECADE = 20  # values of a slider
+FACTORS = [f"{factor:.2g}" for factor in np.geomspace(0.01, 100.0, 81)]
+TIMES = ("latency", "jitter", "duration")
+COUNTS = ("tau", "tau0", "delay")  # whole steps
 WORKERS = 256  # the slider's upper end, unless the scenario has more
 OVERLAP = 20  # steps: the slider's upper end, unless the scenario has more
-WRITTEN = "as written"  # codecs that differ, or have parameters
-SPREAD = 3.0  # largest standard deviation of compute times over their mean
+WRITTEN = "as written"  # values of algorithms that differ
 REMEMBERED = 32  # results that stay in memory
-UNITS = {
-    "time": ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s")),
-    "bandwidth": ((125.0, "kbit/s"), (125e3, "Mbit/s"), (125e6, "Gbit/s")),
-}
 
 
-def write(value: float, kind: Kind, digits: int = 4) -> str:
-    """Format a value in SI units with significant `digits` and the largest unit that fits."""
-    if kind not in UNITS:
-        return str(round(value)) if kind == "count" else f"{value:.{digits}g}"
-    fitting = [unit for unit in UNITS[kind] if unit[0] <= value * (1 + 1e-9)]
-    size, name = fitting[-1] if fitting else UNITS[kind][value == 0 and -1]
-    return f"{value / size:.{digits}g} {name}"
+class Control(NamedTuple):
+    """One slider: the texts of its values in ascending order; `own` is the scenario's.
 
-
-class Setting(NamedTuple):
-    """One value of a scenario's table: its path, the value (SI), and a function to write it."""
-
-    path: KeyPath
-    own: float
-    write: Callable[[float], Any]
-
-
-@dataclass(frozen=True)
-class Control:
-    """One slider. `values`: its values in ascending order, by their texts; `own` is the scenario's.
-
-    `factor`: whether its values multiply those of `places`.
+    `changes` returns the values to write into the scenario's table for a text, by path.
     """
 
     name: str
     label: str
     about: str
-    places: tuple[Setting, ...]
-    values: Mapping[str, float]
+    texts: Sequence[str]
     own: str
-    factor: bool = False
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """The texts of the values, in ascending order."""
-        return [*self.values]
-
-    def changes(self, text: str) -> dict[KeyPath, Any]:
-        """Return the values to write into the scenario's table, by path."""
-        value = self.values[text]
-        return {one.path: one.write(value * (one.own if self.factor else 1)) for one in self.places}
+    changes: Callable[[str], Mapping[KeyPath, Any]]
 
 
 def put(table: Any, changes: Mapping[KeyPath, Any]) -> None:
@@ -108,161 +71,126 @@ def changed(scenario: Scenario, changes: Mapping[KeyPath, Any]) -> Scenario:
     return parse(table, file=scenario.file, folder=Path(scenario.file).parent)
 
 
-_Row = tuple[str, str, str, Kind, list[Setting], tuple[float, float] | None]
-"""Name, label, explanation and kind of a slider, its settings, and its least and largest value."""
+def multiplied(scenario: Scenario, by: float, *keys: str) -> dict[KeyPath, Any]:
+    """Return the values under these keys in the scenario's table, times `by`, by path.
 
-
-def controls(scenario: Scenario) -> tuple[Control, ...]:
-    """Return the sliders that have a setting to move in a scenario."""
-    cluster, sites = scenario.cluster, [*_sites(scenario)]
-    fixed = scenario.network.regions or scenario.network.platform
-    least = max(1, sum(group.workers for group in cluster.group))
-    workers = [] if sites or fixed else [Setting(("cluster", "workers"), cluster.workers, _count)]
-    late = [*_written(scenario, "count", "overlap"), *_late(scenario)]
-
-    def line(key: str, kind: Kind) -> list[Setting]:
-        return [] if fixed else [*_written(scenario, kind, key)]
-
-    rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
-    described: tuple[_Row, ...] = (
-        ("sites", "Sites", "the first sites, at the same global batch", "count",
-         sites, (1, parts.count_sites(scenario))),
-        ("latency", "Latency", "one way, per hop", "time",
-         [] if scenario.network.duration else line("latency", "time"), None),
-        ("average", "Average", "the time of one average (D)", "time",
-         line("duration", "time"), None),
-        ("bandwidth", "Bandwidth", "of each link", "bandwidth",
-         line("bandwidth", "bandwidth"), None),
-        ("straggling", "Straggling", "standard deviation of compute times over their mean; moving "
-         "it makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
-        ("workers", "Workers", "number of workers that train together", "count",
-         workers, (least, max(WORKERS, cluster.workers))),
-        ("tau", "Period τ", "local steps between averages", "count",
-         [*_written(scenario, "count", "tau", "tau0")], None),
-        ("delay", "Delay", "steps until an average is needed", "count",
-         [*_written(scenario, "count", "delay")], None),
-        ("overlap", "Overlap", "steps that an average may take while workers go on", "count",
-         late, (1, max([OVERLAP, *(place.own for place in late)]))),
-        ("price", "Price", "of a node or device for an hour", "number",
-         [*_written(scenario, "number", *HOURLY)], None),
-        ("lr", "Learning rate", "of every step", "number",
-         [*_written(scenario, "number", "lr")] if rates else [], None),
-    )  # fmt: skip
-    sliders = [_control(row) for row in described if row[4]]
-    return (*sliders, *_codecs(scenario))
-
-
-def _control(row: _Row) -> Control:
-    """Return a slider of round values between `ends`, or a hundredth and 100 times the value."""
-    name, label, about, kind, places, ends = row
-    own = float(places[0].own)
-    if factor := any(not math.isclose(place.own, own) for place in places):
-        least = 1 / min(place.own for place in places) if kind == "count" else 1 / RANGE
-        kind, own, ends = "number", 1.0, (least, RANGE)
-        label, about = f"{label} ×", f"{about}; a factor that multiplies each value"
-    elif kind == "count":
-        ends = ends or (1.0, max(RANGE, own * 10))
-    low, high = ends or ((own / RANGE, own * RANGE) if own else (1e-4, 10.0))
-    unit = 125.0 if kind == "bandwidth" else 1.0  # round numbers of bits
-    many = 1 + round(PER_DECADE * math.log10(high / low))
-    values = [unit * float(f"{x:.2g}") for x in np.geomspace(low / unit, high / unit, many)]
-    values = sorted({*values, own, *([0.0] if not own or name == "straggling" else [])})
-    texts = dict.fromkeys(write(value, kind) for value in values)
-    read = {text: to_si(text, kind) if kind in UNITS else float(text) for text in texts}
-    return Control(name, label, about, tuple(places), read, write(own, kind), factor)
-
-
-def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
-    """Yield the positive values under these keys in the scenario's table."""
+    Values that cannot grow, such as zero, are left out.
+    """
     homes: dict[KeyPath, Any] = {
-        (name,): scenario.table.get(name, {}) for name in ("network", "cost", "optimizer")
+        (name,): scenario.table.get(name, {}) for name in ("network", "server", "cost", "optimizer")
     }
     for path in (("network", "link"), ("cluster", "group"), ("algorithm",)):
         tables = reduce(lambda table, key: table.get(key, {}), path, scenario.table)
         homes |= {(*path, at): table for at, table in enumerate(tables)}
-    for place, table in homes.items():
-        for key in keys:
-            setting = _setting((*place, key), table[key], kind) if key in table else None
-            if setting and setting.own > 0:
-                yield setting
+    return {
+        (*place, key): _times(key, table[key], by)
+        for place, table in homes.items()
+        for key in keys
+        if key in table and _times(key, table[key], 2.0) != _times(key, table[key], 1.0)
+    }
 
 
-def _setting(path: KeyPath, value: Any, kind: Kind) -> Setting | None:
-    """Return the setting of a value, of a random time by its mean; None if it cannot move."""
-    if isinstance(value, str) and kind in UNITS:
-        return Setting(path, to_si(value, kind), partial(write, kind=kind, digits=12))
-    if isinstance(value, Mapping) and kind == "time":
-        family = BY_NAME.get(value.get("dist", ""))
-        mean = family.model_validate(value).expectation if family else math.inf
-        if mean < math.inf:
-            return Setting(path, mean, lambda x: parts.scaled(value, x / mean))
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return Setting(path, value, _count if kind == "count" else lambda x: float(f"{x:.12g}"))
+def _times(key: str, value: Any, by: float) -> Any:
+    """Return a value of a scenario's table, times `by`; anything but a number or time as it is."""
+    if isinstance(value, int | float):
+        count = key in COUNTS and value and not isinstance(value, bool)
+        return max(1, round(value * by)) if count else float(f"{value * by:.12g}")
+    if key == "bandwidth":
+        return f"{to_si(value, key) * by!r} B/s"
+    return parts.scaled(value, by) if key in TIMES else value
 
 
-def _late(scenario: Scenario) -> Iterator[Setting]:
-    """Yield the overlap of algorithms that have one by default."""
-    for at, algorithm in enumerate(scenario.algorithm):
-        value = algorithm.parameters.get("overlap")
-        if "overlap" not in algorithm.written and type(value) is int:
-            yield Setting(("algorithm", at, "overlap"), value, _count)
+def controls(scenario: Scenario) -> dict[str, Control]:
+    """Return the sliders that have a setting to move in a scenario, by name."""
+    fixed = scenario.network.regions or scenario.network.platform
+    rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
+    factors: tuple[tuple[str, str, str, Any, Sequence[str]], ...] = (
+        ("latency", "Latency", "one way, per hop", not fixed and not scenario.network.duration,
+         ["latency"]),
+        ("average", "Average", "the time of one average (D)", not fixed, ["duration"]),
+        ("bandwidth", "Bandwidth", "of each link", not fixed, ["bandwidth"]),
+        ("tau", "Period τ", "local steps between averages", True, ["tau", "tau0"]),
+        ("delay", "Delay", "steps until an average is needed", True, ["delay"]),
+        ("price", "Price", "of a node or device for an hour", True, HOURLY),
+        ("lr", "Learning rate", "of every step", rates, ["lr"]),
+    )  # fmt: skip
+    every = [*_sites(scenario), *_workers(scenario), *_overlaps(scenario), *_codecs(scenario)]
+    for name, label, words, there, keys in factors:
+        if there and multiplied(scenario, 1.0, *keys):
+
+            def changes(text: str, keys: Sequence[str] = keys) -> dict[KeyPath, Any]:
+                return multiplied(scenario, float(text), *keys)
+
+            about = f"{words}; a factor that multiplies each value"
+            every.append(Control(name, f"{label} ×", about, FACTORS, "1", changes))
+    return {control.name: control for control in every}
 
 
-def _spreads(scenario: Scenario) -> list[Setting]:
-    """Return settings of the compute times' coefficient of variation at the same mean."""
-    cluster, settings = scenario.cluster, list[Setting]()
-    laws: list[tuple[KeyPath, Any]] = [(("cluster", "compute"), cluster.compute)]
-    laws += [(("cluster", "group", at, "compute"), group.compute)
-             for at, group in enumerate(cluster.group) if group.compute is not None]  # fmt: skip
-    for path, law in laws:
-        mean = law.expectation
-        if not (0 < mean < math.inf and law.variance < math.inf):
-            return []
-
-        def write(value: float, mean: float = mean) -> Any:
-            if not value:
-                return f"{mean:.12g} s"
-            return {"dist": "gamma", "mean": f"{mean:.12g} s", "shape": 1 / value**2}
-
-        settings.append(Setting(path, math.sqrt(law.variance) / mean, write))
-    return [one for one in settings if one.own] or settings  # constants stay beside random times
+def _counts(low: int, high: int, own: int) -> list[str]:
+    """Return the texts of some counts from `low` to `high`, among them the scenario's `own`."""
+    spaced = np.geomspace(low, max(high, own), len(FACTORS)).round().astype(int).tolist()
+    return [*map(str, sorted({*spaced, own}))]
 
 
-def _sites(scenario: Scenario) -> Iterator[Setting]:
-    """Yield the setting of the number of sites, if there are several."""
+def _sites(scenario: Scenario) -> Iterator[Control]:
+    """Yield the slider of the number of sites, if there are several."""
     apart = scenario.network.regions or isinstance(scenario.objective, LearningCurve)
     many = parts.count_sites(scenario) if scenario.cluster.group and apart else 1
-    for key in ("cluster", "objective", "cost") if many > 1 else ():
-        if key in scenario.table:
 
-            def write(value: float, key: str = key) -> Any:
-                return parts.first_sites(scenario, round(value)).applied(scenario.table)[key]
+    def changes(text: str) -> dict[KeyPath, Any]:
+        table = parts.first_sites(scenario, int(text)).applied(scenario.table)
+        return {(key,): table[key] for key in ("cluster", "objective", "cost") if key in table}
 
-            yield Setting((key,), float(many), write)
+    if many > 1:
+        about, texts = "the first sites, at the same global batch", [*map(str, range(1, many + 1))]
+        yield Control("sites", "Sites", about, texts, str(many), changes)
+
+
+def _workers(scenario: Scenario) -> Iterator[Control]:
+    """Yield the slider of the number of workers, unless places define it."""
+    cluster, network = scenario.cluster, scenario.network
+    if not (network.regions or network.platform or [*_sites(scenario)]):
+        least, own = max(1, sum(group.workers for group in cluster.group)), cluster.workers
+        about, texts = "number of workers that train together", _counts(least, WORKERS, own)
+
+        def changes(text: str) -> dict[KeyPath, Any]:
+            return {("cluster", "workers"): int(text)}
+
+        yield Control("workers", "Workers", about, texts, str(own), changes)
+
+
+def _overlaps(scenario: Scenario) -> Iterator[Control]:
+    """Yield the slider of the overlap of all algorithms that have one."""
+    every = [one.parameters.get("overlap") for one in scenario.algorithm]
+    there = {at: value for at, value in enumerate(every) if type(value) is int and value > 0}
+
+    def changes(text: str) -> dict[KeyPath, Any]:
+        return {("algorithm", at, "overlap"): int(text) for at in there}
+
+    if there:
+        about, own = "steps that an average may take while workers go on", min(there.values())
+        yield Control("overlap", "Overlap", about, _counts(1, OVERLAP, own), str(own), changes)
 
 
 def _codecs(scenario: Scenario) -> Iterator[Control]:
     """Yield the slider of codecs by name that suit all algorithms with a codec."""
     indices = [at for at, one in enumerate(scenario.algorithm) if "codec" in one.parameters]
     written = [scenario.algorithm[at].written.get("codec", "raw") for at in indices]
+
+    def changes(name: str) -> dict[KeyPath, Any]:
+        return {("algorithm", at, "codec"): name for at in indices}
+
     names = list[str]()
     for name in CODECS.names if indices else ():
         with suppress(InputError):
-            changed(scenario, {("algorithm", at, "codec"): name for at in indices})
+            changed(scenario, changes(name))
             names.append(name)
     same = next((name for name in names if all(name == codec for codec in written)), None)
     default = same or WRITTEN
     texts = [*dict.fromkeys([default, *names])]
-    named = [Setting(("algorithm", at, "codec"), 0.0, lambda at: texts[int(at)]) for at in indices]
     if len(texts) > 1:
-        about, values = "the codec of messages, if an algorithm has one", enumerate(texts)
-        places = {text: float(at) for at, text in values}
-        yield Control("codec", "Codec", about, tuple(named), places, default)
-
-
-def _count(value: float) -> int:
-    return max(1, round(value))
+        about = "the codec of messages, if an algorithm has one"
+        yield Control("codec", "Codec", about, texts, default, changes)
 
 
 class Explorer:
@@ -280,7 +208,7 @@ class Explorer:
     @cached_property
     def controls(self) -> dict[str, Control]:
         """The sliders by name."""
-        return {control.name: control for control in controls(self.scenario)}
+        return controls(self.scenario)
 
     def changes(self, state: Mapping[str, str]) -> dict[KeyPath, Any]:
         """Return the values that a state writes into the scenario's table, by path."""

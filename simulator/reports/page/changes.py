@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from ...cluster import prices
 from ...errors import InputError, RunError
-from ...inputs.units import to_si
 from ...load.load import parse
 from ...results import wording
 from ...results.intervals import stated
@@ -21,7 +20,7 @@ from ...results.statistics import common_unit, format_loss, human
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve
 from ...studies import learning, links
-from ...studies.tune.parts import scaled
+from ..explore.explorer import multiplied, put
 from .parts import PageSection, PageTable
 from .reading import FoundRun
 
@@ -139,7 +138,7 @@ def _changes(
     before = _paces(run, scenario, base)
     for what in ("bandwidth", "latency"):
         for factor, words in FACTORS.items():
-            table = _changed(scenario.table, what, factor)
+            table = _changed(scenario, what, factor)
             if table != scenario.table:
                 after = _paces(run, _parsed(opened, table), base)
                 pairs = {label: (after[label], before[label]) for label in base}
@@ -157,18 +156,12 @@ def _changes(
         yield "twice the steps", {k: _longer(run, scenario, k, one) for k, one in base.items()}
 
 
-def _changed(table: Mapping[str, Any], what: str, by: float) -> dict[str, Any]:
+def _changed(scenario: Scenario, what: str, by: float) -> dict[str, Any]:
     """Return a scenario's table with `by` times the latency or the bandwidth."""
-    changed = deepcopy(dict(table))
-    lines = [changed["network"], *changed["network"].get("link", ())]
-    if what == "latency":
-        for line in lines:
-            keys = line.keys() & {"latency", "jitter", "duration"}
-            line.update({key: scaled(line[key], by) for key in keys})
-        return changed
-    for line in (one for one in [*lines, changed.get("server", {})] if "bandwidth" in one):
-        line["bandwidth"] = f"{to_si(line['bandwidth'], 'bandwidth') * by!r} B/s"
-    return changed
+    keys = [what] if what == "bandwidth" else ["latency", "jitter", "duration"]
+    table = deepcopy(scenario.table)
+    put(table, multiplied(scenario, by, *keys))
+    return table
 
 
 def _paces(
