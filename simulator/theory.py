@@ -29,7 +29,6 @@ from .scenario.tables import Bound, LearningCurve
 
 LONGEST = 2**53  # longest period in steps: floats represent all whole numbers up to it
 ROUNDING = 1e-12  # relative tolerance for rounding errors in a number of steps
-INTERVALS = 1000  # most intervals with a best period
 
 UNKNOWN = (
     "no formula for rounds with different clients, spare clients, a deadline or a server; "
@@ -144,40 +143,6 @@ def tau_star_random(
     return TauStar(min(best, bound.cap) or None, best)
 
 
-class Interval(NamedTuple):
-    """The best period from `time` (seconds) on, after `steps` local steps."""
-
-    time: float
-    steps: int
-    tau: int
-    bound: float
-
-
-def best_by_interval(
-    bound: ErrorBound, seconds_per_step: Callable[[int], float], interval: float, count: int
-) -> list[Interval]:
-    """Return the best period for each of `count` intervals (s): AdaComm, figure 4.
-
-    The best period is the one covered by Theorem 2 with the lowest bound at the interval's end.
-    When the period changes, the bound's last term uses the mean of tau - 1 over all steps.
-    """
-    best = tau_star_random(bound, seconds_per_step, interval).valid or 1
-    steps = drifted = 0.0  # local steps, and tau - 1 summed over them
-    intervals = []
-    for number in range(count):
-
-        def at_end(tau: int, steps: float = steps, drifted: float = drifted) -> float:
-            more = interval / seconds_per_step(tau)
-            drift = bound.drift * (drifted + more * (tau - 1)) / (steps + more)
-            return bound(steps + more, 1, 1) + drift
-
-        tau = bisect_left(range(best), True, lo=1, key=lambda tau: at_end(tau + 1) >= at_end(tau))
-        intervals.append(Interval(number * interval, round(steps), tau, at_end(tau)))
-        more = interval / seconds_per_step(tau)
-        steps, drifted = steps + more, drifted + more * (tau - 1)
-    return intervals
-
-
 def crossing(
     bound: ErrorBound, short: tuple[int, float], long: tuple[int, float]
 ) -> tuple[float, float] | None:
@@ -264,7 +229,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     """
     world = selected(scenario)
     if world is None:
-        tables = "periods", "tau_star", "intervals", "crossings", "hpsgd", "hybrid"
+        tables = "periods", "tau_star", "crossings", "hpsgd", "hybrid"
         empty: dict[str, Any] = {key: [] for key in tables}
         return {"sync_seconds_per_step": None} | empty | {"hide": {}, "notes": [UNKNOWN]}
     workers, cost = _laws(world), mean_cost(world)
@@ -294,7 +259,6 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         "tau_star": [
             _best(bound, step, D, duration) for duration in scenario.theory.durations if bound
         ],
-        "intervals": _intervals(scenario, bound, step) if bound else [],
         "crossings": _crossings(bound, step, scenario.theory.periods) if bound else [],
         "hpsgd": _hpsgd(world, alone) if max(means) else [],
         "hybrid": _hybrid(world, alone),
@@ -367,16 +331,6 @@ def _best(
         "cap": bound.cap,
         "unconstrained": best.unconstrained,
     }
-
-
-def _intervals(
-    scenario: Scenario, bound: ErrorBound, step: Callable[[int], float]
-) -> list[dict[str, Any]]:
-    interval, until = scenario.theory.interval, scenario.run.duration
-    if interval is None or until is None or not bound.cap:
-        return []
-    count = min(INTERVALS, math.ceil(until / interval))
-    return [best._asdict() for best in best_by_interval(bound, step, interval, count)]
 
 
 def _crossings(

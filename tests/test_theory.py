@@ -280,29 +280,6 @@ def test_random_minimiser_is_what_trying_every_tau_finds(law):
         assert theory.tau_star_random(PAPER, step, duration).unconstrained == tried
 
 
-@looped("interval", [20.0, 60.0, 500.0])
-def test_the_best_period_of_each_interval_is_what_trying_every_tau_finds(interval):
-    actual = theory.best_by_interval(PAPER, paper_step, interval, 12)
-    steps = drifted = 0.0
-    for number, item in enumerate(actual):
-
-        def end(tau, steps=steps, drifted=drifted):
-            more = interval / paper_step(tau)
-            drift = PAPER.drift * (drifted + more * (tau - 1)) / (steps + more)
-            return 2 / (0.08 * (steps + more)) + 0.08 / 16 + drift
-
-        best = min(range(1, PAPER.cap + 1), key=end)
-        assert (item.time, item.steps, item.tau) == (number * interval, round(steps), best)
-        assert item.bound == pytest.approx(end(best))
-        more = interval / paper_step(best)
-        steps, drifted = steps + more, drifted + more * (best - 1)
-    periods = [entry.tau for entry in actual]
-    assert periods == sorted(periods, reverse=True)
-    assert periods[0] > periods[-1]
-    quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
-    assert {entry.tau for entry in theory.best_by_interval(quiet, paper_step, 60.0, 3)} == {10}
-
-
 def test_minimiser_at_the_edges():
     assert theory.tau_star_random(ErrorBound(4, 2.0, 1.0, 1.0, 1.0), paper_step, 60.0).valid is None
     quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
@@ -376,7 +353,7 @@ def test_the_delay_that_hides_a_latency(compute, transmission, latency):
 
 def figure3(*overrides):
     """Return the table of the paper's figure, whose shipped scenario has its numbers."""
-    table = theory.theory(load("adacomm/figure3", ["theory.interval=", *overrides]))
+    table = theory.theory(load("adacomm/figure3", overrides))
     assert table == json.loads(json.dumps(table, allow_nan=False))
     return table
 
@@ -389,7 +366,6 @@ def test_table_of_figure_3():
     assert ten["seconds_per_step"] == pytest.approx(1.7337, abs=5e-4)
     assert ten["speedup"] == pytest.approx(2.527, abs=1e-3)
     assert ten["floor"] == pytest.approx(0.0626)
-    assert theory.theory(load("adacomm/figure3"))["intervals"]
     (crossing,) = table["crossings"]
     assert (crossing["tau"], crossing["against"]) == (10, 1)
     assert crossing["time"] == pytest.approx(1148.9, abs=0.1)

@@ -387,7 +387,6 @@ class Theory(Section):
 
     periods: Many[Count] = optional("communication periods tau, in steps", (1, 2, 4, 8, 16, 32, 64))
     durations: Many[Duration] = optional("wall-clock times to find the best period for", ())
-    interval: Duration | None = optional("interval (T0) between choices of the best period")
 
 
 class ValidationSettings(Section):
