@@ -545,7 +545,6 @@ def _fit_loss(
     noise_scale: list[float],
     warmup: float | None = None,
     column: list[str],
-    base: Path | None = None,
     out: Path = Path("loss.toml"),
     overwrite: bool = False,
 ) -> Answer:
@@ -558,7 +557,7 @@ def _fit_loss(
     module = _torch("paceline.validate.logs.loss")
     given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, column
     runs = [baseline, *local]
-    profile, sentences, notes = module.fit(runs, module.Given(*given), base, out.stem)
+    profile, sentences, notes = module.fit(runs, module.Given(*given), out.stem)
     lines = [*sentences, f"{OBJECTIVE}{profile.write(out, overwrite=overwrite)}"]
     document = {"profile": profile.tables, "sentences": sentences}
     return lambda: document, lambda: lines, notes

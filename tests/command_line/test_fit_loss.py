@@ -254,15 +254,3 @@ def test_a_fitted_loss_says_nothing_of_times(tmp_path, capsys):
         assert run(["simulate", "my.toml", "--overwrite", *options]) == 0
         actual = document(capsys)["algorithms"][0]
         assert bool((actual.get("interval90") or {}).get("seconds_per_step")) is priced
-
-
-def test_an_objective_is_added_to_a_profile(tmp_path):
-    (tmp_path / "machine.toml").write_text(
-        '# mine\n\n[calibration]\nnotes = ["a machine"]\n\n[[overhead]]\nworkers = 4\n'
-    )
-    options = ["--tokens", "512", "--base", "machine.toml", "-o", "both.toml"]
-    assert run(["fit-loss", log(tmp_path / "base.csv"), *options]) == 0
-    data = tomllib.loads((tmp_path / "both.toml").read_text())
-    assert data["overhead"] == [{"workers": 4}]
-    assert data["calibration"]["notes"][0] == "a machine"
-    assert data["objective"]["kind"] == "learning-curve"

@@ -22,7 +22,6 @@ from paceline.simulator.results.figures.chart import Axis, Chart, Line, Look, Pa
 from paceline.simulator.results.figures.chart import fitted as around
 from paceline.simulator.results.intervals import NORMAL, TAILS, USUAL
 
-from ..calibration import profile
 from ..calibration.profile import Profile
 
 QUANTITIES = ("tokens", "step", "loss")
@@ -75,18 +74,15 @@ class Trained:
 
 
 def fit(
-    paths: Sequence[Path], given: Given, base: Path | None = None, stem: str = "loss"
+    paths: Sequence[Path], given: Given, stem: str = "loss"
 ) -> tuple[Profile, list[str], list[str]]:
     """Fit an [objective] to logs of a baseline, which is the first, and of runs with local steps.
 
-    Return it as a profile, with findings in sentences, and notes.
-    `base`: a profile to which the objective is added; `stem`: name of the file of losses beside
-    it. Raises InputError.
+    Return it as a profile, with findings in sentences, and notes. `stem`: name of the file of
+    losses beside it. Raises InputError.
     """
     for name in {*given.algorithm} - {*catalogue()}:
         raise InputError(f"--algorithm {name}: {nearest(name, catalogue(), 'programs are')}")
-    below = profile.read(base) if base else Profile({}, head=HEAD)
-    about, today = dict(below.tables.get("calibration", {})), f"{datetime.now(UTC):%Y-%m-%d}"
     first, *_ = runs = _runs(paths, given)
     with _naming(first):
         fitted = curve.fit(first.tokens, first.loss, batch=first.batch, warmup=given.warmup)
@@ -95,14 +91,9 @@ def fit(
     cells = [map(csv_files.digits, row) for row in rows]
     files = {f"{stem}.csv": csv_files.table(("tokens", "loss"), cells)}
     files[f"{stem}.svg"] = drawing.encode(chart(first, fitted), "svg")
-    tables, head = {**below.tables, "objective": objective}, below.head
-    if about:
-        more = {"runs": [*map(str, paths)], "notes": notes}
-        about |= {key: [*about.get(key, ()), *value] for key, value in more.items()}
-        tables["calibration"] = {"date": today} | about
-    else:  # [calibration] would claim that the step time is known
-        head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
-    return Profile(tables, head, {**below.files, **files}), sentences, notes
+    logs = visible(", ".join(map(str, paths)))
+    head = (*HEAD, f"Fitted on {datetime.now(UTC):%Y-%m-%d} to {logs}.", *notes)
+    return Profile({"objective": objective}, head, files), sentences, notes
 
 
 def _curve(
