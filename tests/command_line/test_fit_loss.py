@@ -231,7 +231,7 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
     assert made["objective"]["noise_scale"] == [2e6, 9e6]
     capsys.readouterr()
     assert run([*common, "--overwrite"]) == 0  # 64 samples a step may be sounds or pictures
-    assert "no law is known for few tokens, or for samples other" in capsys.readouterr().err
+    assert "for language, within a factor of" in capsys.readouterr().err
 
 
 def test_a_fitted_loss_says_nothing_of_times(tmp_path, capsys):

@@ -116,7 +116,7 @@ def _curve(
     curve_table |= {key: _whole(value) for key, value in numbers.items() if value is not None}
     # a scenario's steps may have other numbers of tokens
     table: dict[str, Any] = {"kind": "learning-curve", "tokens": tokens, "curve": curve_table}
-    critical, noise_tokens, notes = _critical(fitted, first, others, given, tokens)
+    critical, noise_tokens, notes = _critical(fitted, first, others, given)
     if not notes:
         table["noise_scale"] = [_whole(max(end, LEAST)) for end in (critical.low, critical.high)]
         table |= {"noise_tokens": _whole(round(noise_tokens))} if noise_tokens else {}
@@ -170,14 +170,22 @@ def _local(
 ) -> tuple[dict[str, Any], str]:
     """Return the table of a run with local steps, and a finding.
 
-    `runs`: data-parallel ones, the baseline first.
+    It is compared with the one of `runs`, data-parallel ones, whose batch is the nearest, where
+    both reach the same losses. The critical batch makes up for another batch.
     """
-    log, sd = _behind(fitted, runs, run, critical)
-    low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
+    other = min(runs, key=lambda one: abs(math.log(one.batch / run.batch)))
+    drawn, _ = _factor(other, run, fitted.warmup)
+    least, log, most = (
+        math.log(batch.progress(run.batch, other.batch, scale))
+        for scale in (critical.low, critical.value, critical.high)
+    )
+    log -= float(drawn[0])
+    sd = math.hypot(float(np.std(drawn)), abs(most - least) / (2 * NORMAL), DRIFT)
+    low, middle, high = np.exp(log + NORMAL * sd * np.arange(-1, 2)).tolist()
     sentence = (
-        f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): needs "
-        f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
-        f"{high:.2f}), measured over {run.tokens.max() / run.batch:.0f} steps."
+        f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): needs {middle:.2f} "
+        f"times the steps of data-parallel training ({USUAL}: {low:.2f} to {high:.2f}), measured "
+        f"over {run.tokens.max() / run.batch:.0f} steps."
     )
     table = {"algorithm": run.program, "workers": run.workers, "tau": run.tau}
     table |= {"log_steps": log, "sd": sd} | ({"parameters": _whole(size)} if size else {})
@@ -190,7 +198,7 @@ def _whole(value: float) -> float:
 
 
 def _critical(
-    fitted: Curve, first: Trained, others: Sequence[Trained], given: Given, tokens: float
+    fitted: Curve, first: Trained, others: Sequence[Trained], given: Given
 ) -> tuple[Critical, float | None, list[str]]:
     """Return the critical batch, the tokens of a run with it, and notes.
 
@@ -209,13 +217,11 @@ def _critical(
         with _naming(first):
             return batch.matched(factors), float(np.exp(np.mean(np.log(ends)))), []
     critical = batch.published(float(first.tokens.max()))
-    basis = f"taken {critical.basis}"
-    if tokens < batch.FACTS.few or critical.high > batch.FACTS.vague * critical.value:
-        basis = (
-            f"no law is known for few tokens, or for samples other than text (so it is {basis}); "
-            "give --noise-scale, or another run with a different batch size"
-        )
-    return critical, None, [f"one batch size does not determine the critical batch: {basis}"]
+    note = (
+        f"one batch size does not determine the critical batch: taken {critical.basis}; give "
+        "--noise-scale, or another run with a different batch size"
+    )
+    return critical, None, [note]
 
 
 def _factor(first: Trained, second: Trained, warmup: float) -> tuple[np.ndarray, float]:
@@ -238,22 +244,6 @@ def _naming(*runs: Trained) -> Iterator[None]:
         raise InputError(f"{', '.join(run.name for run in runs)}: {error}") from None
 
 
-def _behind(
-    fitted: Curve, runs: Sequence[Trained], local: Trained, critical: Critical
-) -> tuple[float, float]:
-    """Return the log of a local run's factor of steps, and its standard deviation.
-
-    It is compared with the data-parallel run whose batch is the nearest, where both reach the same
-    losses: what the curves share cancels. The critical batch makes up for another batch.
-    """
-    other = min(runs, key=lambda run: abs(math.log(run.batch / local.batch)))
-    drawn, _ = _factor(other, local, fitted.warmup)
-    sizes = critical.value, critical.low, critical.high
-    logs = [math.log(batch.progress(local.batch, other.batch, size)) for size in sizes]
-    of_batch = abs(logs[2] - logs[1]) / (2 * NORMAL)
-    return logs[0] - float(drawn[0]), math.hypot(float(np.std(drawn)), of_batch, DRIFT)
-
-
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
     """Read all runs, the baseline first."""
     runs: list[Trained] = []
@@ -265,8 +255,11 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
             program = _one("algorithm", given.algorithm, place - 1, local)
         if not tau:
             raise InputError(f"{path}: the period of the log is unknown; write --tau (1 for none)")
-        workers = _one("workers", given.workers, place, len(paths)) or 1
-        run = _log(path, given, columns[place], (program, int(workers), int(tau)))
+        workers = int(_one("workers", given.workers, place, len(paths)) or 1)
+        table = {"tokens": given.tokens, "workers": workers, "columns": columns[place]}
+        tokens, loss, batch, column, notes = curve.points(path, table)
+        name = f"{path}{f' ({column})' * (column != 'loss')}"
+        run = Trained(name, program, workers, int(tau), tokens, loss, batch, notes)
         if any(np.array_equal(run.loss, other.loss) for other in runs):
             raise InputError(
                 f"{run.name}: the same losses as another run; name the column of each, such as "
@@ -299,11 +292,3 @@ def _columns(texts: Sequence[str], runs: int) -> list[dict[str, str]]:
         for column in columns[int(number) - 1 : int(number)] if number else columns:
             column[quantity] = name
     return columns
-
-
-def _log(path: Path, given: Given, columns: dict[str, str], kind: tuple[str, int, int]) -> Trained:
-    """Read a run's losses; `kind`: its program, workers and period."""
-    table = {"tokens": given.tokens, "workers": kind[1], "columns": columns}
-    tokens, loss, batch, column, notes = curve.points(path, table)
-    name = f"{path}{f' ({column})' * (column != 'loss')}"
-    return Trained(name, *kind, tokens, loss, batch, notes)

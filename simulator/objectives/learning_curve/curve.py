@@ -6,8 +6,10 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,10 +221,11 @@ def read_columns(
         raise ValueError(
             f"no column of {lacks} among {shown}; {NEEDED}{epochs * ('epoch' in names)}"
         )
-    count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
-    above = above if cut is None else _reader("loss", -math.inf, math.inf)
-    columns = [(names.index(name), name, above if quantity == "loss" else count)
-               for quantity, name in chosen.items()]  # fmt: skip
+    count = partial(_number, kind="number of steps or tokens", least=0, most=LARGEST)
+    least, most = (1e-9, 1e6) if cut is None else (-math.inf, math.inf)
+    above = partial(_number, kind="loss", least=least, most=most)
+    readers = {quantity: above if quantity == "loss" else count for quantity in chosen}
+    columns = [(names.index(name), name, readers[quantity]) for quantity, name in chosen.items()]
     numbers, lines, _ = log_table.numbers(rows, columns)
     if not len(lines):
         raise ValueError(f"no line has {' and '.join(chosen.values())} filled in; {NEEDED}")
@@ -240,24 +243,22 @@ def _few(names: Sequence[str], rows: log_table.Rows) -> list[str]:
     return few if len(few) < len(losses) else []
 
 
-def _reader(kind: str, least: float, most: float) -> Callable[[Any], float]:
-    def read(cell: Any) -> float:
-        """Read a number, nan for an empty cell. Raises ValueError."""
-        if cell is None or not str(cell).strip():
-            return math.nan
-        if isinstance(cell, str) and re.fullmatch(r"\s*\d+,\d+\s*", cell) and most < LARGEST:
-            cell = cell.replace(",", ".")  # the decimal comma of many countries
-        try:
-            value = float(cell)
-        except (ValueError, TypeError, OverflowError):
-            value = math.nan
-        value = math.inf if most == math.inf and math.isnan(value) else value
-        if not least <= value <= most:
-            raise ValueError(f"no {kind}; write a number from {least:g} to {most:g}, or cut "
-                             "the log where the run diverged")  # fmt: skip
-        return value
-
-    return read
+def _number(cell: Any, kind: str, least: float, most: float) -> float:
+    """Read a number, nan for an empty cell, infinite if `most` is. Raises ValueError."""
+    if cell is None or not str(cell).strip():
+        return math.nan
+    if isinstance(cell, str) and re.fullmatch(r"\s*\d+,\d+\s*", cell) and most < LARGEST:
+        cell = cell.replace(",", ".")  # the decimal comma of many countries
+    with suppress(ValueError, TypeError, OverflowError):
+        value = float(cell)
+        if least <= value <= most:
+            return value
+    if most < math.inf:
+        raise ValueError(
+            f"no {kind}; write a number from {least:g} to {most:g}, or cut the log where the run "
+            "diverged"
+        )
+    return most
 
 
 def _quantity(name: str) -> tuple[str, int] | None:

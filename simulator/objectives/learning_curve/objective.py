@@ -25,7 +25,7 @@ from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve
 from .evidence import Penalty
-from .surrogate import FASTEST, MODES, Gains, Shape, Surrogate, shape
+from .surrogate import FASTEST, MODES, Diagonal, Gains, Shape, shape
 
 ITERATIONS = 20  # until the steps and the critical batch agree
 BISECTIONS = 40  # of a range of log steps, to less than 1e-9
@@ -73,7 +73,7 @@ class Expected(Penalty):
 
     def make(self, workers: int, seed: int) -> "FromCurve":
         """Make the objective of a run, if `direct` or `followed`."""
-        return FromCurve(self, self.followed or self.loss)
+        return FromCurve(self.followed or self.loss)
 
     def loss(self, step: float) -> float:
         """Return the curve's loss after `step` local steps, with the penalty."""
@@ -200,9 +200,8 @@ class Expected(Penalty):
 class FromCurve(Nothing):
     """Time only; `loss` gives the loss after a number of local steps."""
 
-    def __init__(self, expected: Expected, loss: Callable[[float], float]) -> None:
+    def __init__(self, loss: Callable[[float], float]) -> None:
         self._loss = loss
-        self.basis, self.loss_basis = expected.basis, expected.sentence
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the loss after `step` local steps."""
@@ -210,30 +209,42 @@ class FromCurve(Nothing):
 
 
 @dataclass(frozen=True)
-class Goal:
-    """How to build an algorithm's surrogate; `rate`: learning rate on the surrogate."""
+class Goal(Shape):
+    """An algorithm's surrogate; `rate`: learning rate on it, `averaged`: see `Gains`."""
 
     expected: Expected
-    shape: Shape
     averaged: float
     rate: float
-    kind: str = "learning-curve"
+    kind: ClassVar[str] = "learning-curve"
 
     @property
     def dimension(self) -> int:
         """Entries of a vector."""
-        return len(self.shape.start)
+        return len(self.start)
 
     def limited(self, share: float) -> "Goal":
         """Return a copy whose curvatures are limited to a share of the largest."""
-        whole, most = self.shape, share * self.shape.curvature.max()
-        curvature = np.minimum(whole.curvature, most)
-        start = whole.start * np.sqrt(whole.curvature / curvature)
-        return replace(self, shape=replace(whole, curvature=curvature, start=start))
+        curvature = np.minimum(self.curvature, share * self.curvature.max())
+        start = self.start * np.sqrt(self.curvature / curvature)
+        return replace(self, curvature=curvature, start=start)
 
-    def make(self, workers: int, seed: int) -> Surrogate:
+    def make(self, workers: int, seed: int) -> "Surrogate":
         """Make the objective of a run."""
         return Surrogate(self, workers, seed)
+
+
+class Surrogate(Diagonal):
+    """The loss of a `Goal` times the ratio by evidence."""
+
+    def __init__(self, goal: Goal, workers: int, seed: int) -> None:
+        noisy = replace(goal, deviation=goal.deviation * np.sqrt(goal.averaged))
+        super().__init__(noisy, np.zeros((workers, goal.dimension)), seed)
+        self._ratio = goal.expected.ratio
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """Return the loss of the user's model."""
+        loss, accuracy, _ = super().evaluate(x, step)
+        return Evaluation(float(loss * self._ratio(step)), accuracy)
 
 
 def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
@@ -252,8 +263,8 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
     noise = min(noise, LOUDEST * (law.floor + float(excess(end))))
     limits = min(SETTLED * gains.limit, FASTEST), min(1.0, gains.limit / SHARPEST)
-    spectrum = shape(excess, law.floor, noise, _copies(algorithm), limits)
-    return Goal(expected, spectrum, gains.averaged, 1 / gains.signal)
+    parts = vars(shape(excess, law.floor, noise, _copies(algorithm), limits))
+    return Goal(**parts, expected=expected, averaged=gains.averaged, rate=1 / gains.signal)
 
 
 def highest(rate: Callable[[float], float]) -> float:

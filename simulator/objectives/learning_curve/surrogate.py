@@ -4,7 +4,7 @@ Both are noisy quadratics with constant noise, so every engine can run them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -80,23 +80,6 @@ class Diagonal(NoisyQuadratic):
             self.spread = 1 / np.asarray(shape.deviation)
         self.notes = ()
         self.start.flags.writeable = False
-
-
-class Surrogate(Diagonal):
-    """The loss of a `Shape` times the ratio by evidence; its basis is text."""
-
-    def __init__(self, goal: Any, workers: int, seed: int) -> None:
-        base: Shape = goal.shape
-        shifts = np.zeros((workers, len(base.start)))
-        deviation = base.deviation * np.sqrt(goal.averaged)
-        super().__init__(replace(base, start=base.start.copy(), deviation=deviation), shifts, seed)
-        self._ratio = goal.expected.ratio
-        self.basis, self.loss_basis = goal.expected.basis, goal.expected.sentence
-
-    def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss of the user's model."""
-        result = super().evaluate(x, step)
-        return Evaluation(float(result.loss * self._ratio(step)), result.accuracy)
 
 
 @dataclass
