@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -24,7 +24,6 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 COMPARED = 1000  # most names to compare with a wrong one; a comparison takes about 20 us
 LISTED = 50  # most names in a message, enough for every list of `paceline list`
-CLOSE = 0.6  # least similarity of a suggested name, the default of difflib
 LONGEST = 200  # characters of a wrong name that are compared
 TAGS = ("dist", "kind", "schedule")
 """Keys whose value selects the kind of a table (a member of a union)."""
@@ -35,26 +34,14 @@ def visible(text: str) -> str:
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def closest(word: str, options: Iterable[str], introduction: str) -> str:
-    """Suggest the option most like `word`, if it is close, and list the three closest."""
-
-    def likeness(option: str) -> float:
-        ends = (option, option.rpartition("/")[2])
-        return max(SequenceMatcher(None, word[:LONGEST].lower(), end).ratio() for end in ends)
-
-    names = sorted(options, key=likeness, reverse=True)[:3]
-    guess = f"did you mean `{names[0]}`? " if likeness(names[0]) >= CLOSE else ""
-    return f"{guess}{introduction}: {', '.join(names)}"
-
-
-def nearest(word: str, options: Iterable[str], introduction: str) -> str:
-    """Suggest the option closest to `word`, if any is close, and list the options."""
+def nearest(word: str, options: Iterable[str], introduction: str, most: int = LISTED) -> str:
+    """Suggest the option closest to `word`, if any is close, and list at most `most` options."""
     names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
     word, misnomers = word[:LONGEST].lower().replace("_", "-"), WORDS["misnomers"]
     close = [name for name in misnomers.get(word, ()) if name in names]
     close = close or get_close_matches(word, names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
-    listed = [*islice(names.values(), LISTED), *["..."] * (len(names) > LISTED)]
+    listed = [*islice(names.values(), most), *["..."] * (len(names) > most)]
     return f"{guess}{introduction}: {', '.join(listed) or 'none'}"
 
 

@@ -93,7 +93,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         try:
             text = untrusted.text(path)
         except FileNotFoundError:
-            names = messages.closest(Path(path).stem, shipped(), "shipped scenarios like it")
+            names = nearest(Path(path).stem, shipped(), "shipped scenarios", 3)
             remedy = f"check the path; {names} (paceline list scenarios)"
             raise InputError(f"{path}: no such file; {remedy}") from None
         except IsADirectoryError:

@@ -167,15 +167,11 @@ def test_counts_on_the_command_line(folder, capsys):
 
 
 @looped("name", ["quickstrt.toml", "scenarios/quickstart", "runs/figure2"])
-def test_an_unknown_file_suggests_three(name, capsys):
+def test_an_unknown_file_suggests_a_shipped_one(name, capsys):
     status, _, error = run(capsys, "simulate", name)
     assert status == 2
-    match = re.search(
-        r"`(.*)`\? shipped scenarios like it: (.*) \(paceline list scenarios\)", error
-    )
-    names = match[2].split(", ")
-    assert len(names) == 3
-    assert ("figure2" if "figure" in name else "quickstart") in names[0] == match[1]
+    match = re.search(r"`(.*)`\? shipped scenarios: .* \(paceline list scenarios\)", error)
+    assert ("figure2" if "figure" in name else "quickstart") in match[1]
 
 
 def test_the_schema_has_one_word():
