@@ -109,10 +109,10 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
 def calendars(scenario: Scenario, seed: int, extend: Extend | None = None) -> list[Calendar]:
     """Return a calendar for each worker, in rank order, and then one for the server.
 
-    A node is down until it is repaired and has reloaded its state (`Recovery.restarting`).
+    A node is down until it is repaired and has reloaded its state (`Recovery.reload`).
     `extend`: a function that adds a worker's absences to its crashes.
     """
-    cluster, reload = scenario.cluster, scenario.recovery.restarting
+    cluster, reload = scenario.cluster, scenario.recovery.reload
     result = []
     for rank, failures in enumerate([*cluster.of_workers("failures"), scenario.server.failures]):
         scheduled = sorted(

@@ -140,7 +140,7 @@ class Members:
     """
 
     def __init__(self, scenario: Scenario, seed: int, transfer: Transfer | None) -> None:
-        self._restart, self.pay = scenario.recovery.restarting, transfer is not None
+        self._restart, self.pay = scenario.recovery.reload, transfer is not None
         self._transfer = transfer or (lambda rank: (0.0, 0.0))
         specs: list[Membership | None] = scenario.cluster.of_workers("membership")
         self.notice = [0.0 if spec is None else spec.notice for spec in specs]

@@ -93,8 +93,7 @@ class Recovery(Section):
         "wait",
     )
     timeout: Delay = optional("time until the others notice a crash", 0.0)
-    reload: Delay = optional("time to load the state after a repair, or a restart", 0.0)
-    warmup: Delay = optional("time to warm up after the reload", 0.0)
+    reload: Delay = optional("time from a repair, or a restart, until a node takes part again", 0.0)
     checkpoint: Checkpoint | None = optional('checkpoints, for policy = "restart"')
     backup: int = optional(
         'number of slowest workers that a mean leaves out; 1 with policy = "backup"', 0, ge=0
@@ -115,11 +114,6 @@ class Recovery(Section):
             share = self.quorum
             return share if isinstance(share, int) else max(1, ceil(share * workers - 1e-9))
         return max(1, workers - self.backups)
-
-    @property
-    def restarting(self) -> float:
-        """Seconds from a node's repair until it takes part again."""
-        return self.reload + self.warmup
 
 
 def _rank(text: str) -> float:

@@ -186,8 +186,7 @@ def _recovering(algorithm: Algorithm, tables_before: Mapping[str, Any]) -> Algor
         recovery = update["recovery"] = _over(recovery, algorithm.recovery)
     policy = "backup" if recovery.policy in algorithm.recovers else recovery.policy
     if policy not in algorithm.recovers and (policy != "backup" or recovery.backups):
-        costs = {"reload": recovery.reload, "warmup": recovery.warmup}
-        update["recovery"] = Recovery().model_copy(update=costs)
+        update["recovery"] = Recovery().model_copy(update={"reload": recovery.reload})
         why = f"{algorithm.name} has no means over all workers"
         notes = [f'recovery "{policy}" has no effect, because {why}']
     else:
@@ -206,7 +205,7 @@ def _without_effect(
     idle = [key for key, needed in other.items() if policy != needed]
     calm: list[str] = []
     if not crashes and not cluster.elastic:
-        calm = ["timeout", "reload", "warmup", *["checkpoint"] * (policy == "restart")]
+        calm = ["timeout", "reload", *["checkpoint"] * (policy == "restart")]
     elif policy == "wait" and not cluster.elastic:
         idle.append("timeout")
     if policy in ("shrink", "restart") and not crashes:

@@ -62,7 +62,7 @@ def test_notice_that_does_not_suffice_is_a_crash():
 def test_who_joins_pays_for_the_model_and_for_starting():
     """4000 bytes at 1 Mbit/s take 32 ms, and 20 ms of latency; reload and warm-up come before."""
     spec = {"present": "2.5 s", "absent": "4 s"}
-    costs = {"recovery": {"reload": "300 ms", "warmup": "200 ms"}, "network": RING}
+    costs = {"recovery": {"reload": "500 ms"}, "network": RING}
     result = one_that_leaves(spec, {"name": "local-sgd", "tau": 100}, steps=8, **costs)
     assert result.workers["down"][3] == pytest.approx(0.5)
     assert result.workers["communicate"][3] == pytest.approx(0.052)
@@ -399,7 +399,7 @@ def test_every_second_of_every_worker_is_in_one_kind(
     network = RING if networked else FREE
     options = case | {"recovery": recovery}
     table = {"workers": 3, "steps": None, "network": network | {"model": model}}
-    general = {"reload": "100 ms", "warmup": "50 ms"} if spec or failing else {}
+    general = {"reload": "150 ms"} if spec or failing else {}
     world = scenario(options, **table, objective=QUADRATIC, cluster=cluster,
                      recovery=general, run={"duration": "25 s"})  # fmt: skip
     result = simulate(world, seed=seed)

@@ -124,7 +124,7 @@ class Availability:
         self.save_cost = recovery.checkpoint.cost
         self._coming = merge(*(calendar.walk() for calendar in crashes))
         self._next_crash = next(self._coming, NEVER)
-        self._least_repair = recovery.timeout + recovery.restarting
+        self._least_repair = recovery.timeout + recovery.reload
 
     def absent(self, rank: int, time: float) -> bool:
         """Return whether a worker is down at a time (s) because it is not a member then."""
