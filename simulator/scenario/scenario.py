@@ -24,7 +24,6 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..distributions.distribution import Distribution
-from ..inputs import untrusted
 from ..inputs.messages import nearest
 from ..programs import Program, catalogue
 from ..programs.codecs.codec import Raw
@@ -373,15 +372,12 @@ class Scenario(Section):
 
         It is uncertain with codecs and with a user's programs.
         """
-        programs, plain = catalogue(), untrusted.packaged(__file__, "determinism.toml")
-        parts = [("tables", self.table)]
-        parts += [(name, self.table.get(name, {})) for name in ("cluster", "network", "server")]
-        inner = [(key, part.get(key, ())) for _, part in parts[1:] for key in ("group", "link")]
-        parts += [(key, entry) for key, entries in inner for entry in entries]
-        return (
-            all(part.keys() <= {*plain[name]} for name, part in parts)
-            and self.objective.kind in ("none", "bound")  # without random draws
-            and all(law.is_constant for law in laws(self.cluster, self.network))
+        cluster, programs = self.cluster, catalogue()
+        drawn = any(any(cluster.of_workers(key)) for key in ("bursts", "drop", "extra"))
+        measured = self.overhead or self.codec or self.calibration
+        return not (drawn or measured or self.troubled) and (
+            self.objective.kind in ("none", "bound")  # without random draws
+            and all(law.is_constant for law in laws(cluster, self.network))
             and all(
                 one.name in programs and not programs[one.name].gossips and "codec" not in one.table
                 for one in self.algorithm
