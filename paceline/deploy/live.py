@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any, NoReturn
@@ -53,7 +54,7 @@ class LiveParameters(Flat):
         self.others = local([one for one in model.parameters() if id(one) not in self._trained])
         ends = accumulate(self._sizes, initial=0)
         self._places = [
-            (parameter, end * parameter.element_size(), parameter.shape)
+            (parameter, end * parameter.element_size(), parameter.numel())
             for parameter, end in zip(self.parameters, ends, strict=False)
             if parameter.numel()
         ]
@@ -87,8 +88,8 @@ class LiveParameters(Flat):
 
     def _moved(self) -> Iterable[Tensor]:
         base = self.at.data_ptr()
-        for one, offset, shape in self._places:
-            if one.data_ptr() != base + offset or one.shape != shape:
+        for one, offset, size in self._places:
+            if one.data_ptr() != base + offset or one.numel() != size:
                 yield one
 
     def _check_members(self) -> None:
@@ -177,9 +178,17 @@ class LiveParameters(Flat):
         return gradient
 
     def write(self, gradient: Tensor) -> None:
-        """Make the parameters' gradients views of a vector."""
-        for parameter, part in zip(self.parameters, self.views(gradient), strict=True):
+        """Give the parameters' gradients the values of a vector."""
+        kept, parts = self._gradient
+        kept.copy_(gradient)
+        for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.grad = part if parameter.requires_grad else None
+
+    @cached_property
+    def _gradient(self) -> tuple[Tensor, list[Tensor]]:
+        """A vector for gradients that every step reuses, as new views take long; its parts."""
+        kept = torch.empty_like(self.start)
+        return kept, self.views(kept)
 
 
 def local(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -205,7 +214,7 @@ class ShardedParameters(LiveParameters):
 
     def _moved(self) -> Iterable[Tensor]:
         dtype = self.start.dtype
-        return (one for one, _, shape in self._places if one.shape != shape or one.dtype != dtype)
+        return (one for one, _, size in self._places if one.numel() != size or one.dtype != dtype)
 
     def now(self) -> Tensor:
         """Return the vector with the parameters' values, which the optimizer may have changed."""

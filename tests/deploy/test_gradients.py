@@ -64,7 +64,7 @@ def keep_views(net, k, stored):
 
 
 def trained(net, step, optimizer, meddle, fresh):
-    """Train; return gradients that the loop has kept, with what they were."""
+    """Train; return local gradients that the loop has kept, with what they were."""
     stored = []
     for k in range(STEPS):
         optimizer.zero_grad(set_to_none=fresh)
@@ -74,8 +74,6 @@ def trained(net, step, optimizer, meddle, fresh):
         loss.backward()
         meddle(net, k, stored)
         step(loss)
-        if meddle in {keep, keep_views}:
-            meddle(net, k, stored)  # the mean, too
     return stored
 
 
