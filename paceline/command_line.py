@@ -48,6 +48,7 @@ FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and be
 REASONS = 5  # most lines of reasons below a table
 EXTRAPOLATED, RESTS = "extrapolated", "basis of losses"
 ASIDES = ("run.sampling = ", "ideal links: ", RESTS, "every run ends after ")  # notes that inform
+KNOWN = 0.01  # least share of the work from which the remaining time is estimated
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -395,7 +396,7 @@ def _reproduce(
     from paceline.simulator.studies.papers.reproduce import NAMES, REAL, reproduce
 
     names = NAMES if paper is None else (paper,)
-    with _resumable(out), _progress("reproducing", "claims") as progress:
+    with _resumable(out), _progress("reproducing", "claims", known=inf) as progress:
         claims = reproduce(
             names,
             full=full,
@@ -805,32 +806,61 @@ def _figures(kinds: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
+def _progress(
+    doing: str = "simulating", what: str = "runs, left", *, known: float = KNOWN
+) -> "Iterator[Progress | None]":
     """Show progress on stderr: a bar, or lines without a terminal; yield the callback."""
+    rest = Remaining(known)
     if _quiet.get() or not sys.stderr.isatty():
-        yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"))
+        yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"), rest)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = doing, BarColumn(), MofNCompleteColumn(), what, TimeRemainingColumn()
+    columns = doing, BarColumn(), MofNCompleteColumn(), what, TextColumn("{task.fields[left]}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", left="")
+
+        def show(done: float, total: int) -> None:
+            left = rest.words(time.monotonic(), done, total)
+            bar.update(task, completed=done, total=total, left=left)
+
+        yield show
 
 
-def _lines(doing: str, what: str) -> "Progress":
+def _lines(doing: str, what: str, rest: "Remaining") -> "Progress":
     """Return a callback that prints progress after ten seconds, then twice a minute."""
     start = last = time.monotonic()
 
     def show(done: float, total: int) -> None:
         nonlocal last
         now = time.monotonic()
+        left = rest.words(now, done, total)
         if now - last >= (SILENCE if last > start else FIRST) and done != total:
             last = now
-            _note(f"{doing}: {done:.3g} of {total} {what}")
+            _note(f"{doing}: {done:.3g} of {total} {what}{left and f', {left}'}")
 
     return show
+
+
+class Remaining:
+    """Estimator of the remaining time, by a part's mean rate once the share `known` is done."""
+
+    def __init__(self, known: float) -> None:
+        self._known, self._began, self._before, self._done = known, 0.0, 0.0, inf
+
+    def words(self, now: float, done: float, total: float) -> str:
+        """Return the remaining time in words, and the current work; "" if unknown."""
+        from paceline.simulator.studies.executors import UNDER_WAY
+
+        if done < self._done:  # at first, and when another part begins
+            self._began, self._before = now, done
+        self._done = done
+        if done - self._before < self._known * total:
+            return ""
+        rest = (now - self._began) * (total - done) / (done - self._before)
+        left = f"about {rest / 60:.0f} min left" if rest >= 30 else "less than 1 min left"
+        return f"{left}, at {name}" if (name := UNDER_WAY.get()) else left
 
 
 def main() -> None:

@@ -114,6 +114,12 @@ def loss_digits(values: Iterable[float | None]) -> int:
     return 4 if few == more else 5
 
 
+def seeds(numbers: Iterable[int]) -> str:
+    """Return "seed 3" or "seeds 0 to 7"."""
+    first, *others = sorted(numbers)
+    return f"seeds {first} to {others[-1]}" if others else f"seed {first}"
+
+
 def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return the seconds and the steps of each evaluation interval of `run`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
@@ -27,6 +27,9 @@ R = TypeVar("R")
 
 PATIENCE, PULSE = 10.0, 2.0  # seconds between reports of progress: by others, by us
 SHARED = "/dev/shm"  # where Linux keeps the locks that processes share
+
+UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
+"""The description of the running task, or of the first of several."""
 
 
 class Processes(ProcessPoolExecutor):
@@ -101,7 +104,7 @@ def start(execution: Execution) -> Iterator[Executor | None]:
 
 @dataclass(frozen=True)
 class Work(Generic[T, R]):
-    """The work of a task: `do` it, and count its `runs`.
+    """The work of a task: `do` it, describe it, and count its `runs`.
 
     `versions`: package versions that every process must have. For `complete`, where a task is a
     block of smaller tasks: `key`, equal for smaller tasks with equal results (None: none are), and
@@ -109,6 +112,7 @@ class Work(Generic[T, R]):
     """
 
     do: Callable[[T], R]
+    description: Callable[[T], str]
     runs: Callable[[T], int] = lambda task: 1
     versions: Mapping[str, str] = field(default_factory=dict)
     key: Callable[[Any], str] | None = None
@@ -138,6 +142,7 @@ def results(
     if executor is None:
         for key, task in tasks.items():
             context = copy_context()
+            context.run(UNDER_WAY.set, work.description(task))
             context.run(TELL.set, _counted(waiting, work.runs(task)))
             yield key, context.run(do, task)
         return
@@ -154,6 +159,8 @@ def results(
             try:
                 future = next(ended)
             except TimeoutError:
+                longest = next((key for future, key in futures.items() if future.running()), None)
+                UNDER_WAY.set("" if longest is None else work.description(tasks[longest]))
                 waiting(0.0)
                 ended = as_completed(futures, PATIENCE)
             else:

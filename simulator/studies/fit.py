@@ -343,8 +343,8 @@ def fit(  # noqa: PLR0913 - the options of the command
         def measure(jobs: Sequence[Job]) -> list[list[Reading]]:
             nonlocal count
             versions = plugins.versions(*(job.scenario.objective for job in jobs))
-            work: executors.Work[Sequence[Job], list[Any]] = executors.Work(
-                partial(_work, execution), len, versions, lambda job: job.key(engine)
+            work = executors.Work(
+                partial(_work, execution), _description, len, versions, lambda job: job.key(engine)
             )
 
             def say(done: float, _: int) -> None:
@@ -375,6 +375,11 @@ def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
 
 def _work(execution: Execution, jobs: Sequence[Job]) -> list[Any]:
     return [statistics.jsonable(job.readings(execution)) for job in jobs]
+
+
+def _description(jobs: Sequence[Job]) -> str:
+    (job,) = jobs
+    return f"target {job.targets[0].label} ({statistics.seeds(job.seeds)})"
 
 
 def _spread(keys: Keys) -> int:

@@ -72,8 +72,9 @@ def run_on(
     Many short simulations can thus share one executor, whose processes take longer to start.
     """
     tasks, execution = plan(scenario, numbers, place.execution.engine, paired), place.execution
-    work: executors.Work[Sequence[Task], list[Run]] = executors.Work(
+    work = executors.Work(
         partial(run_block, scenario, execution),
+        _description,
         len,
         plugins.versions(scenario.objective),
         (lambda task: task.key(scenario)) if place.kept else None,
@@ -130,3 +131,7 @@ def run_block(scenario: Scenario, execution: Execution, tasks: Sequence[Task]) -
     first, seeds = tasks[0], [task.seed for task in tasks]
     replicates = [task.replicate for task in tasks if task.replicate is not None] or None
     return execution.run(scenario, first.algorithm, seeds, spans=first.spans, replicates=replicates)
+
+
+def _description(tasks: Sequence[Task]) -> str:
+    return f"{tasks[0].algorithm.label} ({statistics.seeds(task.seed for task in tasks)})"

@@ -513,6 +513,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(folder, monkeypatch,
     assert [line.partition(" runs")[0] for line in lines] == [
         f"paceline: simulating: {done} of 6" for done in (0, 2, 4)
     ]
+    assert "about 1 min left" in lines[-1]
     assert paceline.command_line.run([*command, "--out", "silent", "--quiet"]) == 0
     assert "simulating" not in capsys.readouterr().err
 

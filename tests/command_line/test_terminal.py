@@ -16,7 +16,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.scenario import json_schema
-from paceline.simulator.studies import size
+from paceline.simulator.studies import executors, size
 from tests.command_line.test_command_line import run
 from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import QUADRATIC, RING, scenario
@@ -178,6 +178,21 @@ def test_the_schema_has_one_word():
     law = json.dumps(json_schema()["$defs"]["Exponential"])
     assert '"dist"' in law
     assert '"kind"' not in law
+
+
+def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
+    """A command that counts anew, as for the next condition, forgets how long the last one took."""
+    executors.UNDER_WAY.set("")  # of earlier commands in this process
+    now = iter([0, 0, 1000, 3000, 3000, 3020, 3060, 3080, 3120])
+    monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
+    show = paceline.command_line._lines("training", "runs", paceline.command_line.Remaining(0.01))
+    for done in (0, 5, 10, 0, 0, 0, 1, 2):
+        show(done, 10)
+    actual = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("paceline: training: ") for line in actual] == [
+        "5 of 10 runs, about 17 min left", "0 of 10 runs", "0 of 10 runs",
+        "2 of 10 runs, about 8 min left",
+    ]  # fmt: skip
 
 
 def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monkeypatch):

@@ -45,7 +45,7 @@ def test_a_directory_that_cannot_be_written(whole, what):
 
 
 def test_a_process_that_dies_is_told():
-    work = executors.Work(os._exit)
+    work = executors.Work(os._exit, str)
     with (
         pytest.raises(RunError, match="a process died"),
         executors.start(Execution(jobs=2)) as pool,
@@ -58,7 +58,7 @@ def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
     called = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         actual = executors.results(
-            pool, executors.Work(lambda task: called.wait(60)), {7: 0}, lambda _: called.set()
+            pool, executors.Work(lambda task: called.wait(60), str), {7: 0}, lambda _: called.set()
         )
         assert [*actual] == [(7, True)]
 

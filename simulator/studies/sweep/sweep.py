@@ -17,7 +17,7 @@ from ...inputs import messages
 from ...load.document import override
 from ...load.load import Programs, loaded, varied
 from ...objectives import plugins
-from ...results import store
+from ...results import statistics, store
 from ...results.figures import style
 from ...results.statistics import jsonable
 from ...results.store import Destination
@@ -185,6 +185,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     with executors.study(execution, store.SweepDirectory, stated, out, overwrite) as place:
         work = executors.Work(
             partial(run_tasks, execution),
+            _description,
             lambda block: len(block[0].seeds) * len(block[0].scenario.algorithm),
             plugins.versions(*(scenario.objective for scenario in scenarios)),
             lambda task: task.key(engine),
@@ -222,6 +223,12 @@ def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
                 message = message.replace(f"--set {text}", text)
             raise InputError(message) from None
     return scenarios
+
+
+def _description(tasks: Sequence[SweepTask]) -> str:
+    (task,) = tasks
+    point = ", ".join(f"{key}={value}" for key, value in task.point.items())
+    return f"{point} ({statistics.seeds(task.seeds)})"
 
 
 def run_tasks(execution: Execution, tasks: Sequence[SweepTask]) -> list[Record]:

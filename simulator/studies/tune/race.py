@@ -100,8 +100,9 @@ class Runner:
         def blocks(left: list[int]) -> list[list[int]]:
             return [[*block] for _, block in groupby(left, lambda index: id(tasks[index][0]))]
 
-        work: executors.Work[Sequence[Run], list[Score]] = executors.Work(
+        work = executors.Work(
             partial(run_block, self.objective, self.place.execution),
+            _description,
             len,
             plugins.versions(*(scenario.objective for scenario, _ in tasks)),
             self._key if self.place.kept else None,
@@ -116,6 +117,10 @@ class Runner:
         scenario, seed = task
         of_run = Task(scenario.algorithm[0], seed, 0, self.place.execution.engine).key(scenario)
         return hashlib.sha256(f"{self.objective!r}{of_run}".encode()).hexdigest()[:32]
+
+
+def _description(tasks: Sequence[Run]) -> str:
+    return f"{tasks[0][0].algorithm[0].label} ({statistics.seeds(seed for _, seed in tasks)})"
 
 
 def run_block(
