@@ -234,11 +234,11 @@ class Torch(Section):
 
     kind: Literal["torch"]
     model: Name = Field(
-        description="mlp, cnn, small-cnn, gpt (for text), or a model of an installed package "
+        description="mlp, cnn, small-cnn, or a model of an installed package "
         "(entry points paceline.models)"
     )
     data: Name = Field(
-        description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "
+        description="digits, random-classification, fashion-mnist, mnist, cifar-10, "
         "or a data set of an installed package (entry points paceline.datasets)"
     )
     folder: Folder | None = optional("folder of the data set's files")

@@ -391,36 +391,38 @@ def test_missing_torch_is_said(monkeypatch):
 # Text
 
 
-TEXT = {"model": "gpt", "data": "short-text", "batch": 2}
+class NextCharacter(nn.Module):
+    """Scores of the next character, given one."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.scores = nn.Embedding(classes, classes)
+        nn.init.normal_(self.scores.weight, std=0.02)
+
+    def forward(self, text):
+        return self.scores(text.long()).transpose(1, 2)
+
+
+TEXT = {"model": "next-character", "data": "short-text", "batch": 2}
 
 
 @pytest.fixture
 def short_text(monkeypatch):
-    """Offer the first samples of Python's sources, as most of a test's time is to evaluate."""
-    whole = data.load_named("python-text", None)
-    few = data.Data(whole.train_x[:64], whole.train_y[:64], whole.test_x[:8], whole.test_y[:8], 128)
-    monkeypatch.setattr(data.DATA, "added", {"short-text": lambda folder: few})
-
-
-def test_scores_of_text_depend_on_no_later_character(short_text):
-    goal = make(**TEXT)
-    assert goal.dimension == 112_384
-    module = models.find("gpt")((64,), 128).double()
-    text, _ = goal.samples.train(np.arange(3))
-    other = text.clone()
-    other[:, 40] = (other[:, 40] + 1) % 128
-    same = torch.isclose(module(text), module(other), rtol=1e-12, atol=1e-14).all(dim=1)
-    assert same[:, :40].all()
-    assert not same[:, 40:].any()
+    """Offer a text of 128 characters in which every one follows from the one before."""
+    text = (np.arange(65 * 72) * 5 % 128).astype(np.uint8).reshape(72, 65)
+    x, y = text[:, :-1], text[:, 1:].astype(np.int64)
+    whole = data.Data(x[:64], y[:64], x[64:], y[64:], 128)
+    monkeypatch.setattr(data.DATA, "added", {"short-text": lambda folder: whole})
+    monkeypatch.setattr(models.MODELS, "added", {"next-character": NextCharacter})
 
 
 def test_steps_down_the_gradient_of_text_lower_its_loss(short_text):
     """The loss at the start is that of a guess among 128."""
-    made = world({"name": "ssgd", "lr": 0.05}, table=MLP | TEXT, workers=2, steps=4)
+    made = world({"name": "ssgd", "lr": 5.0}, table=MLP | TEXT, workers=2, steps=4)
     run = on_virtual(made.algorithm[0], made, 0)
     assert run.curve["loss"][0] == pytest.approx(np.log(128), rel=0.02)
     assert run.curve["loss"][-1] < run.curve["loss"][0] - 0.02
-    assert 0 < run.curve["accuracy"][-1] < 0.5
+    assert run.curve["accuracy"][-1] > 0.5
 
 
 def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
@@ -428,7 +430,7 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
     (x,) = points(goal, 1)
     source, rows = goal.source(1), goal.source(1).next_rows()
     loss, gradient = source.loss_and_gradient(x)
-    module = models.find("gpt")((64,), 128).double()
+    module = models.find("next-character")((64,), 128).double()
     inputs, labels = goal.samples.train(rows)
     nn.utils.vector_to_parameters(torch.tensor(x), module.parameters())
     chances = module(inputs).softmax(dim=1)
@@ -442,8 +444,6 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
 @looped(
     ("more", "words"),
     [
-        ({"model": "gpt"}, r"objective.model.*needs text.*\(1, 8, 8\).*mlp"),
-        ({"model": "gpt", "data": "random-classification"}, r"objective.model.*choose another"),
         (TEXT | {"model": "mlp"}, r"objective.model.*\(2, 128, 64\).*choose another"),
         (TEXT | {"partition": {"dirichlet": 0.3}}, r"objective.partition.*text lacks.*\"iid\""),
     ],

@@ -1,12 +1,8 @@
-"""Load data sets: scikit-learn's, Python's sources, MNIST's or CIFAR's files.
+"""Load data sets: scikit-learn's, and MNIST's or CIFAR's files.
 
 It also makes mini-batches: it chooses samples, and puts them as tensors on a device.
 """
 
-import hashlib
-import platform
-import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,8 +24,6 @@ from ..host.device import put
 
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")
-CONTEXT = 64  # characters of a sample of text
-CHARACTERS = 4_000_000  # most characters of text
 CLASSES = 10  # of every data set in files
 INSIDE = "cifar-10-batches-bin"  # the folder in CIFAR-10's archive
 CHUNK = 1000  # samples evaluated at a time
@@ -135,26 +129,6 @@ def _random_classification(folder: Path | None) -> Data:
     return Data(data.train_x[:, :-1], data.train_y, data.test_x[:, :-1], data.test_y, data.classes)
 
 
-def _python_text(folder: Path | None) -> Data:
-    """Return the sources of Python's single-file modules as text, with ? for non-ASCII."""
-    _fileless("python-text", folder)
-    place, content = Path(sysconfig.get_path("stdlib")), b""
-    for path in (place / f"{name}.py" for name in sorted(sys.stdlib_module_names)):
-        if path.is_file() and len(content) <= CHARACTERS:
-            content += _read([path], "Python")[1]
-    if len(content) <= 200 * CONTEXT:
-        problem = f"python-text: no sources of Python's library in {place}; choose another data set"
-        raise ObjectiveError(("objective", "data"), problem)
-    text = np.frombuffer(content[: CHARACTERS + 1], dtype=np.uint8)
-    text = np.where(text < 128, text, ord("?")).astype(np.uint8)
-    end = (len(text) - 1) // CONTEXT * CONTEXT
-    x, y = (part.reshape(-1, CONTEXT) for part in (text[:end], text[1 : end + 1].astype(np.int64)))
-    test = np.arange(len(x)) % 200 == 0
-    digest = hashlib.sha256(text.tobytes()).hexdigest()[:16]
-    note = f"python-text: {len(text):,} characters, Python {platform.python_version()}, {digest}"
-    return Data(x[~test], y[~test], x[test], y[test], 128, note)
-
-
 Read = Callable[[Path, str, str], tuple[np.ndarray, np.ndarray]]
 """Function that reads images and labels from a folder, given a file or part, and a hint."""
 
@@ -236,7 +210,6 @@ HINTS = {
 _OURS: dict[str, Load] = {
     "digits": _digits,
     "random-classification": _random_classification,
-    "python-text": _python_text,
     "fashion-mnist": _files("fashion-mnist", HINTS["fashion-mnist"], MNIST, _mnist),
     "mnist": _files("mnist", HINTS["mnist"], MNIST, _mnist),
     "cifar-10": _files("cifar-10", HINTS["cifar-10"], CIFAR, _cifar),

@@ -1,12 +1,9 @@
-"""Make models by name: four small ones, and those of packages."""
+"""Make models by name: three small ones, and those of packages."""
 
 from collections.abc import Callable
 from math import prod
-from typing import cast
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
@@ -51,14 +48,7 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape
 
 
-def _gpt(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a transformer for samples of text (context,)."""
-    if len(shape) != 1:
-        raise ObjectiveError(MODEL, f'needs text, but a sample has the shape {shape}; write "mlp"')
-    return Gpt(*shape, classes)
-
-
-_OURS: dict[str, Make] = {"mlp": _mlp, "cnn": _cnn, "small-cnn": _small_cnn, "gpt": _gpt}
+_OURS: dict[str, Make] = {"mlp": _mlp, "cnn": _cnn, "small-cnn": _small_cnn}
 MODELS: Registry[Make] = Registry("paceline.models", _OURS)
 
 
@@ -79,51 +69,3 @@ def find(name: str) -> Make:
     if make := MODELS.find(name):
         return make
     raise ObjectiveError(MODEL, f"unknown; {nearest(name, MODELS.names, 'models')}")
-
-
-class Gpt(nn.Module):
-    """A small GPT-2 (Radford et al. 2019) with tied embedding and no dropout.
-
-    It maps (batch, context) numbers of characters below `classes` to scores (batch, classes,
-    context) of the next characters. It has two layers of width 64 with four heads.
-    """
-
-    def __init__(self, context: int, classes: int, width: int = 64, layers: int = 2) -> None:
-        super().__init__()
-        self.characters = nn.Embedding(classes, width)
-        self.places = nn.Parameter(torch.empty(context, width))
-        blocks = [Block(width) for _ in range(layers)]
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.LayerNorm(width)
-        for parameter in (self.characters.weight, self.places):
-            nn.init.normal_(parameter, std=0.02)
-        for block in blocks:
-            for last in (block.attended, block.shrink):  # ends of the 2 * layers residual branches
-                nn.init.normal_(last.weight, std=0.02 / (2 * layers) ** 0.5)
-
-    def forward(self, text: Tensor) -> Tensor:
-        """Return scores of the next character at every place (batch, classes, context)."""
-        x = self.blocks(self.characters(text.long()) + self.places)
-        scores = functional.linear(self.norm(x), self.characters.weight)
-        return scores.transpose(1, 2)
-
-
-class Block(nn.Module):
-    """Causal attention and a perceptron four times as wide, each added to its input."""
-
-    def __init__(self, width: int, heads: int = 4) -> None:
-        super().__init__()
-        self._heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.read, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen, self.shrink = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, context, width) to the same shape."""
-        projected = self.read(self.before(x)).unflatten(-1, (3, self._heads, -1)).transpose(1, 3)
-        query, key, value = projected.unbind(dim=2)
-        later = torch.full((x.shape[1],) * 2, -torch.inf, dtype=x.dtype, device=x.device).triu(1)
-        match = query @ key.mT * query.shape[-1] ** -0.5 + later
-        mixed = match.softmax(dim=-1) @ value  # its sums depend on no choice of kernels
-        x = x + self.attended(mixed.transpose(1, 2).flatten(2))
-        return cast(Tensor, x + self.shrink(functional.gelu(self.widen(self.between(x)))))
