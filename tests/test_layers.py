@@ -32,7 +32,7 @@ ORDER = {
         errors | inputs | distributions programs | scenario | cluster | network | results theory
         | objectives | load | engines | studies | reports""",
     "validate": """
-        checks host | torch_objective | training | launch | measurement | comparison | validation
+        host | torch_objective | training | launch | measurement | comparison | validation
         | calibration | logs probe | matrix""",
     "deploy": """
         live emit | steering | watch checkpoint local_steps | transport plan | attached

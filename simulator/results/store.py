@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -452,6 +452,15 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> None:
 def identity(path: Path, name: str = WHOLE) -> str:
     """Return the SHA-256 of a complete directory's document, which a copy shares."""
     return hashlib.sha256(untrusted.data(path / name, LARGEST_DOCUMENT)).hexdigest()
+
+
+def fingerprints(paths: Iterable[Path]) -> list[str]:
+    """Return the SHA-256 of logs, and of the documents of directories."""
+    hashes = []
+    for path in paths:
+        with (path if path.is_file() else path / WHOLE).open("rb") as content:
+            hashes.append(hashlib.file_digest(content, "sha256").hexdigest())
+    return sorted(hashes)
 
 
 def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:

@@ -546,7 +546,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store
     from paceline.simulator.scenario import network, simgrid
-    from paceline.validate.calibration import profile, sources
+    from paceline.validate.calibration import calibrate, profile
     from paceline.validate.training import events
 
     pipe = tmp_path / "run.json"
@@ -555,7 +555,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
         read_toml, profile.read, network.read_regions, simgrid.read, events.read,
         lambda path: [*csv_files.rows(path, [units.seconds], "one time")],
         lambda path: store.read(path.parent), untrusted.text,
-        lambda path: sources.read([path.parent]),
+        lambda path: calibrate.read_runs([path.parent]),
     ):  # fmt: skip
         with pytest.raises((InputError, ValueError, OSError), match=r"regular|whole|run"):
             read(pipe)

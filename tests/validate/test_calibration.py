@@ -10,8 +10,8 @@ from paceline import simulate as predict
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.validate.calibration import overheads, profile, sources
-from paceline.validate.calibration.calibrate import kind_of_network
+from paceline.validate.calibration import overheads, profile
+from paceline.validate.calibration.calibrate import Source, kind_of_network, read_runs
 from paceline.validate.calibration.overheads import RunEvents
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.comparison import quantities
@@ -190,7 +190,7 @@ def test_events_are_read_as_they_were_written(tmp_path):
 
 def test_nothing_to_calibrate_from(tmp_path):
     with pytest.raises(InputError, match="nothing to calibrate from"):
-        sources.read([])
+        read_runs([])
     with pytest.raises(InputError, match="not a run directory"):
         calibrate([tmp_path])
     (tmp_path / "x.json").write_text("{}")
@@ -207,7 +207,7 @@ def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
     def source(name, network, latency):
         link = {"collective": "ring", "latency": latency, "bandwidth": "8 Mbit/s"}
         world = scenario({"name": "psgd"}, workers=2, network=link, validation={"network": network})
-        return sources.Source(tmp_path / name, world, [], {}, {})
+        return Source(tmp_path / name, world, [], {}, {})
 
     far = source("far", "kernel", "80 ms")
     with pytest.raises(InputError, match=r"near: 10 ms, 8 Mbit/s; .*far: 80 ms, 8 Mbit/s"):

@@ -24,7 +24,7 @@ from paceline.simulator.distributions.parametric import (
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.validate.calibration import distribution_fits, independence
+from paceline.validate.calibration import compute_laws, independence
 from paceline.validate.calibration.compute_laws import fit
 from tests.helpers.cases import looped
 
@@ -70,7 +70,7 @@ def test_the_family_is_found(law, seed, tmp_path):
     fitted = fit(draw(law, seed))
     assert fitted.compute["dist"] == law.dist
     assert not fitted.group
-    sampled = distribution_fits.slowest_of(np.concatenate(draw(law, seed)), 4)
+    sampled = compute_laws.slowest_of(np.concatenate(draw(law, seed)), 4)
     found = expected_max([(each,) for each in told(fitted, 4, tmp_path)])
     assert found == pytest.approx(sampled, rel=0.05)
     if not law.is_constant:
@@ -83,8 +83,8 @@ def test_the_family_is_found(law, seed, tmp_path):
 def test_likelihoods_are_the_largest_there_are(law):
     """Each is that of the law, by the density of the simulator's CDF, and at its maximum."""
     x = law.sample(generator(1, Purpose.COMPUTE), 200)
-    families = {family.fit(x)[0].dist: family for family in distribution_fits.FAMILIES}
-    for fitted in distribution_fits.candidates(x, 2, np.random.default_rng(0)):
+    families = {family.fit(x)[0].dist: family for family in compute_laws.FAMILIES}
+    for fitted in compute_laws.candidates(x, 2, np.random.default_rng(0)):
         if (family := families[fitted.law.dist]).ended:
             continue  # their end points are moved off the samples, to be unbiased
         values = fitted.law.model_dump()
@@ -123,7 +123,7 @@ def test_a_little_of_the_machine_does_no_harm(tmp_path):
     nominal = draw(LAWS[1])
     x = [each + 3e-4 + 3e-5 * rng.standard_normal(len(each)) for each in nominal]
     found = expected_max([(law,) for law in told(fit(x), 4, tmp_path)])
-    sampled = distribution_fits.slowest_of(np.concatenate(nominal), 4) + 3e-4
+    sampled = compute_laws.slowest_of(np.concatenate(nominal), 4) + 3e-4
     assert found == pytest.approx(sampled, rel=0.02)
 
 

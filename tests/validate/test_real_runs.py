@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import catalogue
-from paceline.validate import checks
+from paceline.validate import validation
 from paceline.validate.launch import launch
 from paceline.validate.measurement import measure
 from paceline.validate.training.task import Job, TrainingTask
@@ -137,5 +137,7 @@ def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path, own):
 def test_means_among_selected_clients_are_refused():
     sampled = {"cluster": {"sampling": {"clients": 2}}}
     with pytest.raises(InputError, match=r"cluster\.sampling: "):
-        checks.require_runnable(scenario({"name": "fedavg", "tau": 2}, **sampled), launched=False)
-    checks.require_runnable(scenario({"name": "asgd"}, **sampled), launched=False)
+        validation.require_runnable(
+            scenario({"name": "fedavg", "tau": 2}, **sampled), launched=False
+        )
+    validation.require_runnable(scenario({"name": "asgd"}, **sampled), launched=False)

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import value_at
 from paceline.simulator.inputs.toml_text import differing
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results import read, store
@@ -21,7 +22,6 @@ from paceline.simulator.results.statistics import human, jsonable, number
 from paceline.simulator.studies.display import Display, without_tables
 
 from ..host import machine
-from ..measurement.fingerprints import fitted_to
 from . import attribution, quantities
 from .quantities import EQUAL_STEPS, PACE, TARGET, Row
 
@@ -326,7 +326,8 @@ def _cell(quantity: str, row: Row | None) -> str:
 
 
 def _doubts(result: Comparison) -> Iterator[str]:
-    if fitted_to(result.predicted.table, result.measured.path):
+    fitted = value_at(result.predicted.table, ("calibration", "fingerprints")) or ()
+    if not {*fitted}.isdisjoint(store.fingerprints([result.measured.path])):
         yield "The profile was fitted to these runs, so agreement proves nothing: compare others."
     if shares := result.disturbed.values():
         runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"

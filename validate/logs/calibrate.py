@@ -13,6 +13,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results import store
 from paceline.simulator.results.intervals import TAILS, USUAL
 from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.cluster import Cluster
@@ -26,7 +27,6 @@ from ..calibration.calibrate import HEAD, CalibrationResult, PaceCheck
 from ..calibration.calibrate import calibrate as calibrate_runs
 from ..calibration.compute_laws import FittedLaws
 from ..calibration.profile import Profile
-from ..measurement.fingerprints import fingerprints
 from . import jobs as files
 from . import link_law, single, tables
 from .link_law import BUCKETED, DRAWS, LAW, LEAST, SLOWDOWN, STEADY, Fitted
@@ -287,7 +287,7 @@ def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
     return {
         "date": profile.today(),
         "runs": [job.name for job in jobs],
-        "fingerprints": fingerprints(job.log.path for job in jobs),
+        "fingerprints": store.fingerprints(job.log.path for job in jobs),
         "fitted": sorted({scenario.algorithm[0].words for scenario in scenarios}),
         "replicates": DRAWS,
         "model_error": {  # the errors of other programs

@@ -12,11 +12,11 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_files, units, untrusted
+from paceline.simulator.results import store
 
 from ..calibration import compute_laws, profile
 from ..calibration.calibrate import HEAD, CalibrationResult
 from ..calibration.profile import Profile
-from ..measurement.fingerprints import fingerprints
 from . import tables
 
 LARGEST = 100_000_000  # bytes
@@ -100,7 +100,11 @@ def _profile(path: Path, link: Link) -> CalibrationResult:
 
 def _origin(path: Path) -> dict[str, Any]:
     """Return the keys of [calibration] that describe the origin of the numbers."""
-    return {"date": profile.today(), "runs": [str(path)], "fingerprints": fingerprints([path])}
+    return {
+        "date": profile.today(),
+        "runs": [str(path)],
+        "fingerprints": store.fingerprints([path]),
+    }
 
 
 def _nccl(text: str) -> Link:
