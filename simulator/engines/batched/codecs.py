@@ -3,7 +3,7 @@
 A codec compresses each row with the code that compresses one worker's vector (`Codec.rowwise`).
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,9 +91,9 @@ class RowChannel:
         result = await self._channel.wait(handle)
         return tuple(map(_stacked, result)) if isinstance(result, tuple) else _stacked(result)
 
-    def finished(self, handle: Handle) -> Awaitable[bool]:
+    async def finished(self, handle: Handle) -> bool:
         """Return whether the average has finished on every worker."""
-        return self._channel.finished(handle)
+        return bool(await self._channel.finished(handle))
 
     async def mean(self, value: Payload) -> Any:
         """Average vectors, and wait for the result."""

@@ -7,51 +7,20 @@ payload, so each vector needs its own channel or slot. The state changes only wh
 starts a mean, sends, or waits, never when a message arrives, so it is the same in every engine.
 """
 
-from collections.abc import Awaitable
 from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
 from ...inputs.units import Bytes, Seconds
-from ..effects import ANY, Handle, Node, Payload, Vector
+from ..effects import Node, Vector
 from ..pieces.piece import piece
 
 Random = Any
 """A source of random numbers, made by `Node.generator`."""
 
 
-class Channel(Protocol):
-    """The part of a `Node` that moves vectors."""
-
-    def start_mean(self, value: Payload) -> Handle:
-        """Start an average."""
-
-    def wait(self, handle: Handle) -> Awaitable[Any]:
-        """Wait for a started average; return it decompressed."""
-
-    def mean(self, value: Payload) -> Awaitable[Any]:
-        """Average and wait."""
-        return self.wait(self.start_mean(value))
-
-    def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Return whether the average has finished on every worker."""
-
-    def arrived(self, handle: Handle) -> Awaitable[bool]:
-        """Return whether the average has finished on this worker."""
-
-    def send(self, to: int, value: Payload) -> None:
-        """Send a message."""
-
-    def request(self, to: int, value: Payload) -> Awaitable[Payload]:
-        """Send, and wait for an answer, which is not compressed."""
-
-    def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:
-        """Wait for a message that the sender sent through its channel."""
-
-    def receive_before(
-        self, handle: Handle, source: int = ANY
-    ) -> Awaitable[tuple[int, Payload] | None]:
-        """Receive as `receive` does; None if the handle is done before a message arrives."""
+Channel = Any
+"""The effects of a `Node` that move vectors: the node itself, or a `MessageChannel`."""
 
 
 class Opens(Protocol):

@@ -61,10 +61,10 @@ class MessageCodec(Codec):
         return None, 8
 
 
-class MessageChannel(Channel):
+class MessageChannel:
     """The channel of one node, where each vector is one message."""
 
-    def __init__(self, me: Node, codec: MessageCodec) -> None:
+    def __init__(self, me: Node, codec: Any) -> None:
         self._me, self._codec = me, codec
         self._random = codec.generator(me)
         self._states: dict[int, State] = {}
@@ -76,6 +76,10 @@ class MessageChannel(Channel):
         """Compress, and start the average, or the gather that replaces it."""
         start = self._me.start_gather if self._codec.gathers else self._me.start_mean
         return start(self._pack(value))
+
+    def mean(self, value: Payload) -> Awaitable[Any]:
+        """Average and wait."""
+        return self.wait(self.start_mean(value))
 
     async def wait(self, handle: Handle) -> Any:
         """Wait, and decompress."""

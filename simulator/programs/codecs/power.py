@@ -12,6 +12,7 @@ from ..effects import NOTHING, Encoded, Handle, Node, Payload, Vector
 from ..pieces.piece import piece
 from .channel import Channel, Codec, Random, share_of
 from .dense import in_rows
+from .message_codec import MessageChannel
 
 LEAST = 2  # least size of a matrix over the size of its factors (min_compression_rate)
 
@@ -108,13 +109,17 @@ class UnderWay(NamedTuple):
     entries: tuple[PowerMatrix | float, ...]
     is_tuple: bool
 
+    @property
+    def last(self) -> Handle:
+        """The round that ends last."""
+        return self.first if self.second is None else self.second
 
-class PowerChannel(Channel):
+
+class PowerChannel(MessageChannel):
     """The channel of one node that averages in two rounds."""
 
     def __init__(self, me: Node, codec: PowerSGD) -> None:
-        self._me, self._codec = me, codec
-        self._random = codec.generator(me)
+        super().__init__(me, codec)
         self._residuals: dict[int, Vector] = {}
         self._bases: dict[int, Vector] = {}
         self._spans: dict[int, tuple[Vector, Vector]] = {}  # the last P of a slot, orthonormal
@@ -146,11 +151,11 @@ class PowerChannel(Channel):
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Return whether both rounds have finished on every worker."""
-        return self._me.finished(handle.first if handle.second is None else handle.second)
+        return self._me.finished(handle.last)
 
     def arrived(self, handle: Handle) -> Awaitable[bool]:
         """Return whether both rounds have finished on this worker."""
-        return self._me.arrived(handle.first if handle.second is None else handle.second)
+        return self._me.arrived(handle.last)
 
     def send(self, *_: object, **__: object) -> NoReturn:
         """Refuse: raise ProgramError."""
