@@ -44,7 +44,6 @@ from paceline.simulator.programs.pieces.transform import Transform as Transform
 from paceline.simulator.programs.pieces.transform import TransformOf as TransformOf
 from paceline.simulator.programs.program import Program as Program
 from paceline.simulator.programs.program import doc as doc
-from paceline.simulator.programs.server import Threshold as Threshold
 from paceline.simulator.programs.server import bounded_lead as bounded_lead
 from paceline.simulator.reports.page.page import report as report
 from paceline.simulator.scenario.scenario import Scenario as Scenario

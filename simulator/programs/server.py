@@ -7,44 +7,13 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Annotated, Literal
 
-from pydantic import Field, InstanceOf
-
 from .codecs.codec import Raw
 from .effects import Node
 from .local import Codec, LearningRate, LocalMomentum
-from .pieces.piece import piece
-from .pieces.schedule import WHOLE, TableSchedule, whole
 from .pieces.transform import Identity
 from .program import Function, Program, doc
 
 K = Annotated[int, doc("gradients per update, at most the number of workers", "gradients", ge=1)]
-
-
-@piece
-class WholeGradients:
-    """A schedule of a count, rounded down to whole gradients, at least one."""
-
-    schedule: InstanceOf[TableSchedule]
-
-    def __call__(self, count: int) -> int:
-        """Return the gradients to wait for at `count`."""
-        return max(1, int(self.schedule(count)))
-
-
-@piece
-class StepsOf:
-    """Hybrid's step function: wait for one more gradient after every `size` counted."""
-
-    size: Annotated[int, Field(ge=1, strict=True, description="gradients per unit of threshold")]
-
-    def __call__(self, count: int) -> int:
-        """Return the gradients to wait for at `count` (0, 1, ...): K = 1 + count // size."""
-        return 1 + count // self.size
-
-
-Threshold = Annotated[Callable[[int], int], whole(WholeGradients, "threshold", "gradient"), WHOLE]
-"""The number of gradients that a server waits for, given the count (0, 1, ...) of gradients or
-updates so far, 1 or more."""
 
 
 class Gate:
@@ -124,14 +93,14 @@ async def collect(
     me: Node,
     lr: LearningRate,
     momentum: LocalMomentum,
-    threshold: Threshold,
+    threshold: Callable[[int], int],
     codec: Codec,
     *,
     mean: bool,
     blocking: bool,
     by_updates: bool = False,
 ) -> None:
-    """Update whenever `threshold(count)` gradients have arrived.
+    """Update whenever `threshold(count)` gradients have arrived, count = 0, 1, ...
 
     `mean`: apply their mean, else their sum. `blocking`: workers wait for the update that includes
     their gradient; else the server answers at once. `by_updates`: count updates, not arrivals.
@@ -167,7 +136,7 @@ async def hybrid_server(
         int, doc("gradients after which the threshold rises by one (s)", ge=1)
     ] = 500,
     threshold: Annotated[
-        Threshold | None, doc("instead of step_size: the threshold as a function of the count")
+        int | None, doc("gradients per update, instead of step_size", "gradients", ge=1)
     ] = None,
     aggregate: Annotated[
         Literal["sum", "mean"], doc("apply the sum or the mean of the gradients")
@@ -178,7 +147,7 @@ async def hybrid_server(
 ) -> None:
     """Hybrid: each update sums more gradients, from asynchronous to synchronous SGD."""
     await collect(
-        me, lr, momentum, threshold or StepsOf(step_size).__call__, codec,
+        me, lr, momentum, lambda count: threshold or 1 + count // step_size, codec,
         mean=aggregate == "mean", blocking=wait, by_updates=count == "updates",
     )  # fmt: skip
 

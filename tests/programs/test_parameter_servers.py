@@ -263,11 +263,6 @@ CASES = {
         {"name": "hybrid", "step_size": 20, "wait": False, "momentum": 0.3, "lr": 0.02},
         {"K": lambda G, U: 1 + G // 20, "wait": False, "mu": 0.3, "lr": 0.02},
     ),
-    "hybrid by a schedule": (
-        {"name": "hybrid", "lr": 0.02,
-         "threshold": {"schedule": "linear", "start": 1, "end": 4, "steps": 60}},
-        {"K": lambda G, U: 1 + 3 * G // 60 if G < 60 else 4, "lr": 0.02},
-    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Schedules by their definitions, and what may stand for a rate, a period and a threshold."""
+"""Schedules by their definitions, and what may stand for a rate and a period."""
 
 import math
 from itertools import pairwise
@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 import paceline
 from paceline.simulator.programs.pieces.schedule import (
     ConstantSchedule,
-    FixedPeriod,
     Linear,
     Period,
     PeriodOfSteps,
@@ -21,17 +20,11 @@ from paceline.simulator.programs.pieces.schedule import (
     Steps,
     WarmupCosine,
 )
-from paceline.simulator.programs.server import (
-    StepsOf,
-    Threshold,
-    WholeGradients,
-)
 from tests.helpers.cases import looped
 
 ADAPTERS = {
     "rate": TypeAdapter(Rate),
     "period": TypeAdapter(PeriodOfSteps),
-    "threshold": TypeAdapter(Threshold),
 }
 CONSTANT = {"schedule": "constant", "value": 3}
 STEPS = {"schedule": "steps", "start": 1, "factor": 2, "at": [3, 8]}
@@ -131,37 +124,8 @@ def test_step_decay_is_piecewise(start, factor, at, step):
     assert decay(step) == Piecewise("piecewise", values, tuple(at))(step)
 
 
-# thresholds
-
-
-@given(schedules)
-def test_a_threshold_is_whole(schedule):
-    thresholds = [read("threshold", schedule)(count) for count in range(FURTHEST)]
-    assert all(type(threshold) is int for threshold in thresholds)
-    assert thresholds == [max(1, math.floor(schedule(count))) for count in range(FURTHEST)]
-
-
-@given(st.integers(2, 64), st.integers(1, 1000), st.integers(0, 10**5))
-def test_the_papers_steps_are_a_line_rounded_down(workers, size, count):
-    steps = StepsOf(size)
-    line = {"schedule": "linear", "start": 1, "end": workers, "steps": (workers - 1) * size}
-    assert read("threshold", line)(count) == min(workers, steps(count))
-    assert steps(count + size) == steps(count) + 1
-    assert (steps(0), steps(size - 1), steps(size)) == (1, 1, 2)
-
-
-def test_what_may_stand_for_a_threshold():
-    assert read("threshold", 7) == FixedPeriod(7)
-    assert read("threshold", CONSTANT)(10**9) == 3
-    assert [read("threshold", PIECEWISE)(count) for count in (0, 100, 101, 501)] == [1, 1, 4, 8]
-    assert [read("threshold", HELD)(count) for count in (0, 1, 2, 6, 9)] == [1, 1, 2, 4, 4]
-    for made in (StepsOf(300), WholeGradients(ConstantSchedule(2)), FixedPeriod(1)):
-        assert read("threshold", made) is made
-
-
 def test_a_schedule_piece_is_read_as_its_table_is():
     line = Linear(**LINEAR)
-    assert read("threshold", line) == read("threshold", LINEAR) == WholeGradients(line)
     assert read("period", line) == read("period", LINEAR) == Period(line)
     assert read("rate", line) == read("rate", LINEAR) == line
 

@@ -20,7 +20,10 @@ Random = Any
 
 
 Channel = Any
-"""The effects of a `Node` that move vectors: the node itself, or a `MessageChannel`."""
+"""The effects of a `Node` that move vectors: the node itself, or a `MessageChannel`.
+
+These are `start_mean`, `mean`, `wait`, `finished`, `arrived`, `send`, `receive`, `receive_before`
+and `request`, whose answer is not compressed."""
 
 
 class Opens(Protocol):

@@ -160,7 +160,7 @@ SCHEDULES = Kinds(ConstantSchedule, Steps, Piecewise, Linear, WarmupCosine, tag=
 
 @piece
 class FixedPeriod:
-    """A constant whole number, such as a period in steps or a threshold in gradients."""
+    """A constant period in steps."""
 
     value: int
 
@@ -255,30 +255,25 @@ def _rate(value: Any) -> Any:
     return schedule
 
 
-def whole(kind: Callable[[TableSchedule], Any], name: str, unit: str) -> BeforeValidator:
-    """Make a validator of a whole number, or of a table of `kind` with whole numbers."""
-
-    def read(value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            if value < 1:
-                raise ValueError(f"too small; write a {name} of 1 {unit} or more")
-            return FixedPeriod(value)
-        if isinstance(value, dict | TableSchedule):
-            return kind(_schedule(value))
-        if callable(value):
-            return value
-        example = '{ schedule = "piecewise", values = [1, 8], at = [100] }'
-        raise ValueError(
-            f"not a {name}; write a whole number of {unit}s, 1 or more, or {example}; "
-            f"schedules: {SCHEDULES}"
-        )
-
-    return BeforeValidator(read)
+def _whole(value: Any) -> Any:
+    """Read a period: a whole number of steps, or a schedule that is rounded up."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("too small; write a communication period of 1 step or more")
+        return FixedPeriod(value)
+    if isinstance(value, dict | TableSchedule):
+        return Period(_schedule(value))
+    if callable(value):
+        return value
+    example = '{ schedule = "piecewise", values = [1, 8], at = [100] }'
+    raise ValueError(
+        f"not a communication period; write a whole number of steps, 1 or more, or {example}; "
+        f"schedules: {SCHEDULES}"
+    )
 
 
 _NUMBER = {"type": "number", "exclusiveMinimum": 0}
 _TABLE = {"anyOf": SCHEDULES.schemas}
-WHOLE = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TABLE]})
 Rate = Annotated[
     Schedule,
     BeforeValidator(_rate),
@@ -287,7 +282,7 @@ Rate = Annotated[
 _OWN = [TypeAdapter(kind).json_schema(schema_generator=TomlSchema) for kind in OWN_PERIODS.values()]
 PeriodOfSteps = Annotated[
     Callable[[int], int],
-    whole(Period, "communication period", "step"),
+    BeforeValidator(_whole),
     BeforeValidator(_period),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, *SCHEDULES.schemas, *_OWN]}),
 ]
