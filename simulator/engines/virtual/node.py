@@ -224,7 +224,7 @@ class VirtualNode(SeededNode):
         unsent = min(1.0, (arrival - fall) / (arrival - began)) if arrival > began else 1.0
         route.bytes -= round(unsent * run.meter(value))
         self.sent_until = fall
-        route.last = fall + run.recovery.presence.timeout
+        route.last = fall + run.recovery.timeout
         return route.last, ()
 
     def _route(self, to: int) -> MessageRoute:

@@ -1,9 +1,9 @@
 """Account for one node's outages: the cost of crashes, and of missed means.
 
 A crashed worker loses its computing since it last shared a result (`shared`). If the others wait
-for it, it computes that again. If they go on without it (`Presence.goes_on_without`), or a rule
-excludes it (`Participation.sits_out`), its program continues with zero gradients and without weight
-in any mean. So it has the others' parameters when it returns.
+for it, it computes that again. If they go on without it (`goes_on_without` in `recovery`), or a
+rule excludes it (`sits_out`), its program continues with zero gradients and without weight in any
+mean. So it has the others' parameters when it returns.
 
 Clocks run ahead, so a node handles the crashes of its calendar before the others reach their time.
 If the run then ends earlier, or the step is abandoned, `forget_after` removes later entries of
@@ -194,7 +194,7 @@ class Outages:
         """
         node, recovery = self._node, self._run.recovery
         begun, self._round = self._round, node.collectives
-        midway = begun == self._round and self.down_since is None and recovery.presence.means
+        midway = begun == self._round and self.down_since is None and recovery.can_shrink
         if midway:
             return None
         why: Why | None = recovery.sits_out(node.rank, node.collectives, now)
@@ -241,7 +241,7 @@ class Outages:
             self.shared += crash - start + unshared
             if why is not None:
                 self._sit_out(crash, Why.UNSELECTED if not abrupt and self._unselected() else why)
-            if run.recovery.presence.goes_on_without(self._node, crash, back, why):
+            if run.recovery.goes_on_without(self._node, crash, back, why):
                 self._go_down(since, crash, why, abrupt)
                 if not abrupt and run.recovery.sampled is not None:
                     self._rest(work)

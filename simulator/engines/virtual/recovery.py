@@ -3,9 +3,9 @@
 All programs join every collective; a worker that takes no part joins at once, without weight, and
 gets the result. When the last worker has joined, `Participation` decides on the participants
 (`team`), and records the losses of the others (`settle`). Three things decide:
-- `Presence`: which workers are present. It waits for a crashed worker, or goes on without it once
-  the others notice; it always goes on without workers that are absent (`cluster.membership`), and
-  waits for a quorum if the scenario sets one;
+- `_present`: it waits for a crashed worker, or goes on without it once the others notice; it always
+  goes on without workers that are absent (`cluster.membership`), and waits for a quorum if the
+  scenario sets one;
 - `sits_out`: workers that are absent, about to leave or not selected compute nothing;
 - `_narrow`: a mean does not wait for the slowest, by sampling, backup workers or a quorum.
 
@@ -21,7 +21,6 @@ from ...cluster.failures import PATIENCE, Down, merged
 from ...distributions.random_streams import Purpose, quick
 from ...network.closed_form import Nic
 from ...network.mean_cost import download_cost, download_source
-from ...scenario.cluster import Recovery
 from ..collective import TIME_TOLERANCE, Collective, Why, earliest
 from ..sampling import Sampled
 from .node import VirtualNode
@@ -37,23 +36,46 @@ def _away(run: Any, rank: int, time: float) -> bool:
     return bool(run.calendars) and run.calendars[rank].next(time)[0] <= time
 
 
-class Presence:
-    """Which workers are present, and when the others notice.
+class Participation:
+    """The participants of the collectives of one run.
 
-    `waits`: whether the others wait for a crashed worker; `timeout`: seconds until they notice it;
-    `means`: whether the program has means that work without some workers; `_least`: number of
-    workers that must be present.
+    `can_shrink`: whether the program has means that work without some workers; `waits`: whether the
+    others wait for a crashed worker; `timeout`: seconds until they notice it; `dropped`: number of
+    contributions that were left out; `taken`: number of those included, in `means` means;
+    `drop_outs`: number of selected clients that dropped out; `needed`: workers that a mean waits
+    for; `sampled`: the rule that selects clients, if any; `by_server`: whether clients get the
+    model from a server, which receives each report separately; `chosen`: whether a server chooses
+    clients, without rounds; `abandons_phases`: whether late workers drop all their work for a
+    collective, not just their last step.
     """
 
-    def __init__(self, run: Any, settings: Recovery, least: int) -> None:
+    def __init__(self, run: Any) -> None:
+        settings = run.scenario.recovery
+        least = settings.awaited(run.workers)
         self._run, self.timeout = run, settings.timeout
-        self.means = "shrink" in run.program.recovers
-        self.waits = not self.means or settings.policy in ("wait", "restart")
-        self._least = least if settings.policy == "quorum" else 1
+        self._settings, self._least, self._members = settings, least, run.availability.members
+        self.can_shrink = "shrink" in run.program.recovers
+        self.waits = not self.can_shrink or settings.policy in ("wait", "restart")
+        self._enough_present = least if settings.policy == "quorum" else 1
+        cluster, self.sampled = run.scenario.cluster, None
+        if run.program.rounds and cluster.sampling is not None:
+            self.sampled = Sampled(cluster, cluster.sampling, run.seed, partial(_away, run))
+        self.needed = self.sampled.wanted if self.sampled else least
+        self.chosen = run.program.selects and run.scenario.cluster.sampling is not None
+        served = run.scenario.network.collective == "server"
+        self.by_server = self.sampled is not None and served
+        self._drop = run.scenario.cluster.of_workers("drop")
+        self._lots = lru_cache(256)(
+            lambda number: quick(run.seed, Purpose.DROP_OUT, number).random(run.workers).tolist()
+        )
+        self._served = lru_cache(1)(self._serve)
+        self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
+        self.dropped = self.taken = self.means = self.drop_outs = 0
+        self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
-    def skips(self, rank: int, crash: float) -> bool:
+    def _skips(self, rank: int, crash: float) -> bool:
         """Return whether the others go on without a worker that is down at `crash` (s)."""
-        return self.means and (not self.waits or self._run.availability.absent(rank, crash))
+        return self.can_shrink and (not self.waits or self._run.availability.absent(rank, crash))
 
     def goes_on_without(
         self, node: VirtualNode, crash: float, back: float, why: Why | None
@@ -63,18 +85,18 @@ class Presence:
         `why`: None for a crash. If all others have crashed too, the node repeats its work instead.
         """
         run = self._run
-        if not self.means or (why is None and self.waits):
+        if not self.can_shrink or (why is None and self.waits):
             return False
         up = (peer for peer in run.nodes if peer is not node and peer.outages.down_since is None)
         return (
             back == inf
             or why is not None
-            or self._least > 1
-            or run.recovery.sampled is not None  # a round without clients has no effect
+            or self._enough_present > 1
+            or self.sampled is not None  # a round without clients has no effect
             or any(run.calendars[peer.rank].next(crash)[0] > crash for peer in up)
         )
 
-    def present(
+    def _present(
         self, collective: Collective, narrow: Callable[[list[int], float], float]
     ) -> tuple[list[int], float]:
         """Return the present workers, and when the others notice who is absent.
@@ -92,7 +114,7 @@ class Presence:
         calendars, leave = run.calendars, not self.waits or run.availability.members is not None
         leaving = team if calendars and leave else ()
         downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in leaving)
-        for crash, rank in sorted(down for down in downs if self.skips(*down[::-1])):
+        for crash, rank in sorted(down for down in downs if self._skips(*down[::-1])):
             if reports and crash >= reports[rank]:
                 continue
             if crash >= narrow(team.copy(), noticed):
@@ -101,7 +123,7 @@ class Presence:
             noticed = max(noticed, crash + self.timeout)
         return (team, noticed) if reports else self._enough(team, arrivals, noticed)
 
-    def up(self, rank: int, time: float) -> float:
+    def _up(self, rank: int, time: float) -> float:
         """Return when (s) a worker that is out at a time can take part again."""
         members = self._run.availability.members
         for _ in range(PATIENCE):
@@ -118,63 +140,17 @@ class Presence:
     ) -> tuple[list[int], float]:
         """Wait for enough workers; workers that were down count as soon as they are up."""
         calendars = self._run.calendars[: self._run.workers]
-        if max(len(team), 1) >= self._least or not calendars:
+        if max(len(team), 1) >= self._enough_present or not calendars:
             return team, begins
         begins = max([begins, *(arrivals[rank] for rank in team)])
         while begins < inf:
             downs = [calendar.next(begins) for calendar in calendars]
             back = sorted(back if crash <= begins else begins for crash, back in downs)
-            if back[self._least - 1] == begins:
+            if back[self._enough_present - 1] == begins:
                 break
-            begins = back[self._least - 1]
+            begins = back[self._enough_present - 1]
         stayed = [rank for rank in team if calendars[rank].next(arrivals[rank])[0] >= begins]
         return stayed, begins
-
-    def restart(self, team: list[int], begins: float, crashed: Crash) -> float:
-        """Return when (s) a collective continues after a crash in its team.
-
-        It continues without the worker once its crash is noticed, or when the worker is back.
-        """
-        crash, back, rank = crashed
-        if len(team) == 1 or not self.skips(rank, crash):
-            return back
-        team.remove(rank)
-        begins = max(begins, crash + self.timeout)
-        team[:], begins = self._enough(team, dict.fromkeys(team, begins), begins)
-        return begins
-
-
-class Participation:
-    """The participants of the collectives of one run.
-
-    `dropped`: number of contributions that were left out; `taken`: number of those included, in
-    `means` means; `drop_outs`: number of selected clients that dropped out; `needed`: workers that
-    a mean waits for; `sampled`: the rule that selects clients, if any; `by_server`: whether clients
-    get the model from a server, which receives each report separately; `chosen`: whether a server
-    chooses clients, without rounds; `abandons_phases`: whether late workers drop all their work for
-    a collective, not just their last step.
-    """
-
-    def __init__(self, run: Any) -> None:
-        settings = run.scenario.recovery
-        least = settings.awaited(run.workers)
-        self._run, self.presence = run, Presence(run, settings, least)
-        self._settings, self._least, self._members = settings, least, run.availability.members
-        cluster, self.sampled = run.scenario.cluster, None
-        if run.program.rounds and cluster.sampling is not None:
-            self.sampled = Sampled(cluster, cluster.sampling, run.seed, partial(_away, run))
-        self.needed = self.sampled.wanted if self.sampled else least
-        self.chosen = run.program.selects and run.scenario.cluster.sampling is not None
-        served = run.scenario.network.collective == "server"
-        self.by_server = self.sampled is not None and served
-        self._drop = run.scenario.cluster.of_workers("drop")
-        self._lots = lru_cache(256)(
-            lambda number: quick(run.seed, Purpose.DROP_OUT, number).random(run.workers).tolist()
-        )
-        self._served = lru_cache(1)(self._serve)
-        self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
-        self.dropped = self.taken = self.means = self.drop_outs = 0
-        self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
     def part(self, rank: int, number: int) -> float:
         """Return the share of its `number`-th work at which a client drops out, or 1."""
@@ -202,11 +178,11 @@ class Participation:
             collective.falls = self.fallen(collective, arrivals)
 
         narrow = partial(self._narrow, arrivals)
-        team, begins = self.presence.present(collective, narrow)
+        team, begins = self._present(collective, narrow)
         if not team:  # it begins when the first worker is back, or with no worker after drop-outs
             since = max([begins, *(arrivals[r] for r in arrivals.keys() - collective.falls)])
             back = () if collective.falls else range(run.workers)
-            ups = (self.presence.up(rank, since) for rank in back)
+            ups = (self._up(rank, since) for rank in back)
             collective.begins = min(ups, default=since)
             return team
         collective.begins = narrow(team, begins)
@@ -252,9 +228,13 @@ class Participation:
         assert team is not None
         collective.restarts += 1
         name = f"{collective.kind} {collective.index}"
-        at = self.presence.restart(team, begins, crashed)
+        crash, at, rank = crashed
+        if len(team) > 1 and self._skips(rank, crash):
+            team.remove(rank)
+            begins = max(begins, crash + self.timeout)
+            team[:], at = self._enough(team, dict.fromkeys(team, begins), begins)
         if at == inf:
-            self._run.unfinished.append(f"{name} waits for {self._run.name_of(crashed[2])}")
+            self._run.unfinished.append(f"{name} waits for {self._run.name_of(rank)}")
         if collective.restarts == PATIENCE:
             self._run.never(name)
             return inf
@@ -285,7 +265,7 @@ class Participation:
         first, ready = min(arrivals), max(free, *arrivals)
         patient = self.sampled is not None and begins >= self.sampled.due
         stops = [(ready, begins)] if ready < begins and not patient else []
-        if self.presence.waits:
+        if self.waits:
             late = [rank for rank in team if run.outages[rank].was_down(first)]
             stops += self._downs(late, first, min(ready, begins))
         collective.stalls = merged(stops)
@@ -293,7 +273,7 @@ class Participation:
     def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
         """Return the spans in which crashes stop the handle or rank that a node waits for."""
         if type(awaited) is Collective:
-            if not awaited.missing or not self.presence.waits:
+            if not awaited.missing or not self.waits:
                 return awaited.stalls
             return merged(self._downs(range(self._run.workers), start, end))
         if type(awaited) is int and awaited >= 0:
