@@ -45,7 +45,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
-from itertools import islice, repeat
+from itertools import islice
 from math import inf, nan
 from typing import Any
 
@@ -59,7 +59,7 @@ from .. import payloads
 from ..collective import TIME_TOLERANCE, Collective, GradientPiece, Timer
 from ..node import SeededNode, introduce
 from ..observer import NEVER
-from .outages import Drawn, Outages
+from .outages import Outages
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
 """Arrival (s), serial number, route, transit (s), the sender's rank, payload.
@@ -68,34 +68,19 @@ So tuples sort by time of arrival, and equal times in the order of sending.
 """
 
 
-class InOrder:
-    """A node whose steps are pooled, and end in order of time."""
-
-    def __init__(self, node: "VirtualNode") -> None:
-        self._node = node
-
-    def __getattr__(self, name: str) -> Any:
-        """Return any other effect, or attribute, of the node inside."""
-        return getattr(self._node, name)
-
-    async def gradient(self, x: Vector) -> Vector:
-        """Compute a gradient, and wait until no other node is behind."""
-        g = await self._node.gradient(x)
-        await self._node.catch_up()
-        return g
-
-
 class VirtualNode(SeededNode):
     """One node of a `Simulation`; the module's table describes its state."""
 
     __slots__ = (
-        "_busy_kind", "_durations", "_gradient", "_joined_step", "_last_sender",
+        "_busy_kind", "_gradient", "_in_order", "_joined_step", "_last_sender",
         "_loss_and_gradient", "_mark_at", "_messages_heard", "_network_since", "_pause_at",
-        "_paused_at", "_pieces", "_receive_seconds", "_routes", "_run", "_staleness",
-        "awaited_rank", "busy_since", "collectives", "communicated", "computing", "coroutine",
-        "handle", "mailbox", "now", "outages", "period", "resume", "sent_until", "spans", "step",
-        "stopped", "updates", "waited", "wakeup_at", "x",
+        "_paused_at", "_pieces", "_receive_seconds", "_run", "_staleness", "awaited_rank",
+        "busy_since", "collectives", "communicated", "computing", "coroutine", "durations",
+        "handle", "mailbox", "now", "outages", "period", "resume", "routes", "sent_until", "spans",
+        "step", "stopped", "updates", "waited", "wakeup_at", "x",
     )  # fmt: skip
+    coroutine: Coroutine[Any, Any, None]
+    resume: Callable[[Any], Any]
 
     def __init__(self, run: Any, rank: int) -> None:
         introduce(self, run.scenario, run.objective.start)
@@ -113,8 +98,11 @@ class VirtualNode(SeededNode):
         self._messages_heard = NEVER
         self._last_sender = 0
         self._staleness = run.staleness
+        self._in_order = (
+            run.program.pooled and not run.program.gossips
+        )  # steps end in order of time
         self.mailbox: deque[Message] = deque()
-        self._routes: list[Any] = [None] * (run.workers + 1)
+        self.routes: list[Any] = [None] * (run.workers + 1)
         self.spans = run.spans
         self._mark_at = self._pause_at = NEVER
         self.stopped = False
@@ -126,7 +114,7 @@ class VirtualNode(SeededNode):
 
     def compute_with(self, durations: Iterator[float], source: GradientSource) -> None:
         """Make the node a worker with these compute times (s) and this gradient source."""
-        self._durations = durations
+        self.durations = durations
         self._gradient, self._loss_and_gradient = source.gradient, source.loss_and_gradient
 
     def serve(self, receive_seconds: float) -> None:
@@ -137,29 +125,11 @@ class VirtualNode(SeededNode):
         for rank in range(self.workers):
             self._route(rank)
 
-    def sent_anew(self, rank: int) -> None:
-        """Record that a worker that has just joined has the server's current parameters."""
-        self._routes[rank].version = self.updates
-
     def replace_source(self, *source: Any) -> tuple[Any, ...]:
         """Replace the functions of its gradient source; return the previous ones."""
         before = self._gradient, self._loss_and_gradient
         self._gradient, self._loss_and_gradient = source
         return before
-
-    def rest(self, usual: float, *drawn: float) -> Drawn:
-        """Take `usual` seconds for every step; return the drawn times to resume with."""
-        resumption, self._durations = (drawn, self._durations), repeat(usual)
-        return resumption
-
-    def wake_up(self, resumption: Drawn) -> float:
-        """Resume drawing compute times, from the result of `rest`; return the first (s)."""
-        drawn, self._durations = resumption
-        return drawn[0] if drawn else next(self._durations)
-
-    def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Set the program that the node runs."""
-        self.coroutine, self.resume = coroutine, coroutine.send
 
     def watch(self, every: int) -> None:
         """Report this node's marks to the observer, from step `every` on (0: every mark).
@@ -177,7 +147,7 @@ class VirtualNode(SeededNode):
         run, outages = self._run, self.outages
         if outages is not None and not outages.send():
             return
-        route: Any = self._routes[to] or self._route(to)
+        route: Any = self.routes[to] or self._route(to)
         transit = route.whole_transit
         if transit is not None and type(value) is complex:
             at = self.now + transit
@@ -230,7 +200,7 @@ class VirtualNode(SeededNode):
     def _route(self, to: int) -> MessageRoute:
         run = self._run
         route: MessageRoute = run.transport.route(self.rank, to)
-        self._routes[to] = route
+        self.routes[to] = route
         route.node = run.nodes[to]
         return route
 
@@ -259,7 +229,7 @@ class VirtualNode(SeededNode):
             self._run.work_left = True
             yield  # never resumed: it would be served after the end
         if serves:
-            self._last_sender, stale = sender, self.updates - self._routes[sender].version
+            self._last_sender, stale = sender, self.updates - self.routes[sender].version
             self._staleness[stale] += 1
             self.step += 1
             self.now += self._receive_seconds
@@ -302,11 +272,6 @@ class VirtualNode(SeededNode):
         return None
 
     @property
-    def gradient_under_way(self) -> GradientPiece | None:
-        """The gradient or timer that `receive_before` waits for, if any."""
-        return self.handle if isinstance(self.handle, GradientPiece) else None
-
-    @property
     def gossips(self) -> bool:
         """Whether messages can reach this node while it computes."""
         return self._messages_heard < NEVER
@@ -317,7 +282,7 @@ class VirtualNode(SeededNode):
         if gradients:
             return
         run, sender = self._run, self._last_sender
-        self._staleness[self.updates - self._routes[sender].version] -= 1
+        self._staleness[self.updates - self.routes[sender].version] -= 1
         if run.program.selects and run.outages:
             run.outages[sender].waste()
 
@@ -458,11 +423,14 @@ class VirtualNode(SeededNode):
             await self._pause()
         self.step = step + 1
         if self.computing is None:
-            self.now += next(self._durations)
+            self.now += next(self.durations)
         else:
-            self.now += await self.computing.takes(next(self._durations))
+            self.now += await self.computing.takes(next(self.durations))
         compute = self._gradient  # CPython 3.11 reads a slot faster than it calls a property
-        return compute(x)
+        g = compute(x)
+        if self._in_order:
+            await self.catch_up()
+        return g
 
     @property
     def resting(self) -> bool:  # type: ignore[override]
@@ -504,7 +472,7 @@ class VirtualNode(SeededNode):
         """Take up to `most` steps, or until one may be disturbed; return how many."""
         outages = self.outages
         until = inf if outages is None else outages.undisturbed_until()
-        for done, work in enumerate(islice(self._durations, most), 1):
+        for done, work in enumerate(islice(self.durations, most), 1):
             if outages is not None and self.now + work >= until:
                 self.step += done
                 self.now += await outages.takes(work)
@@ -545,7 +513,7 @@ class VirtualNode(SeededNode):
             self._messages_heard = 0
         run = self._run
         if self.step >= run.observer.limit and self.rank != self.server:
-            if not (run.program.gossips or any(self._routes)):  # no node waits for its answers
+            if not (run.program.gossips or any(self.routes)):  # no node waits for its answers
                 await self._pause()
             run.over = True
             return [GradientPiece(None, inf)] * len(payloads.progress(pieces)[0])
@@ -563,7 +531,7 @@ class VirtualNode(SeededNode):
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
-        work = next(self._durations)
+        work = next(self.durations)
         computing = self.computing
         if computing is None:
             return work

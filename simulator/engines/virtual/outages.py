@@ -16,7 +16,7 @@ import types
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import inf, nan
 from typing import Any
 
@@ -32,8 +32,6 @@ from ..collective import Collective, GradientPiece, Why
 _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
 KINDS: dict[Why | None, str] = {None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"}
 RECENT_WAITS = 256  # waits to store; earlier waits cannot lie beyond the end
-Drawn = tuple[tuple[float, ...], Iterator[float]]
-"""Compute times of a node at rest (s): any time already drawn, and the next ones."""
 
 
 def _zero_gradient(x: Vector) -> Vector:
@@ -63,7 +61,8 @@ class Outages:
         self.gone_since: float | None = None
         self.why: Why | None = None
         self.abrupt = True
-        self._idle: Drawn | None = None  # its compute times, while it is not selected
+        # its compute times while it is not selected, after one that is drawn already, if any
+        self._idle: tuple[float | None, Iterator[float]] | None = None
         self._round = -1  # collectives joined when it last began a step
         self._sources: tuple[Any, ...] = ()  # its real gradients, in a round it drops out of
         self._reports = 0  # reports sent or missed, if a server chooses the client
@@ -266,7 +265,7 @@ class Outages:
         run.release_at(back, [node])
         yield
         server = run.nodes[-1]
-        server.sent_anew(node.rank)
+        server.routes[node.rank].version = server.updates  # it has the parameters
         sources, fresh = node.replace_source(None, None), server.x
 
         def once(index: int) -> Any:
@@ -403,12 +402,13 @@ class Outages:
         if not self._passed_over:
             self._sit_out(self._node.now, Why.UNSELECTED)
         if self._idle is None:
-            self._idle = self._node.rest(0.0)
+            self._idle, self._node.durations = (None, self._node.durations), repeat(0.0)
 
     def _rest(self, work: float) -> None:
         """Draw no compute times until the client is selected; `work`: already drawn (s)."""
-        usual = self._run.scenario.team.mean_compute[self._node.rank]
-        self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
+        node, usual = self._node, self._run.scenario.team.mean_compute[self._node.rank]
+        self._idle = work, node.durations
+        node.durations = repeat(usual if 0 < usual < inf else work)
 
     def _rejoin(self, work: float) -> float:
         """Come back with the others' parameters; return the work of the new step (s).
@@ -424,7 +424,8 @@ class Outages:
         self._node.replace_source(*self._own_source)
         idle, self._idle = self._idle, None
         if idle is not None:
-            work = self._node.wake_up(idle)
+            drawn, self._node.durations = idle
+            work = next(self._node.durations) if drawn is None else drawn
         if idle is not None or self._run.recovery.by_server:
             self._download(now)
         self.shared = self.computed

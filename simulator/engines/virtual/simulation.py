@@ -49,7 +49,7 @@ from ..overheads import EffectCosts
 from ..sampling import Absentees, leaping
 from .availability import LAST, Agenda, Availability
 from .collective_slowdown import resume_computing, slow
-from .node import InOrder, Message, VirtualNode
+from .node import Message, VirtualNode
 from .outages import Outages
 from .recovery import Participation, Team
 from .transport import ClosedFormTransport
@@ -126,14 +126,14 @@ class Simulation:
         costs = EffectCosts(scenario)
         for node, durations in zip(self.nodes, self._durations(), strict=False):
             node.compute_with(durations, self.objective.source(node.rank))
-            alone = program.pooled and not program.gossips
-            inner: Any = InOrder(node) if alone else node
-            node.execute(program.start(program.worker, costs.on(inner), parameters))
+            node.coroutine = program.start(program.worker, costs.on(node), parameters)
         self.slowed = slow(self)
         if program.server:
             server = self.nodes[-1]
             server.serve(scenario.server.receive)
-            server.execute(program.start(program.server, costs.on(server), parameters))
+            server.coroutine = program.start(program.server, costs.on(server), parameters)
+        for node in self.nodes:
+            node.resume = node.coroutine.send
         for node in watched:
             node.watch(self.observer.first)
 
@@ -347,7 +347,7 @@ class Simulation:
         def ring(event: simpy.Event) -> None:
             if node.wakeup_at == at:
                 node.wakeup_at = inf
-                current = node.gradient_under_way
+                current = node.handle if isinstance(node.handle, GradientPiece) else None
                 if current is not None and current.done <= at:
                     event._value = [node]
                 elif current is not None:
