@@ -192,11 +192,7 @@ def _may_miss(world: World) -> bool:
 
 
 def _counted(world: World, expected: Expected, run: RunSeeds) -> float:
-    """Return the mean number of workers whose gradients count in a local step.
-
-    It is measured in the run's first rounds. Without sampling a longer part of the run is measured,
-    because workers are absent for longer.
-    """
+    """Return the mean number of workers whose gradients count, from the first rounds."""
     scenario, algorithm = world.scenario, world.algorithm
     period = _fixed(algorithm)
     end = expected.steps
@@ -259,10 +255,7 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
 
 
 def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
-    """Run a program on a probe long enough to measure its response to gradients.
-
-    The probe has no codec or failures, because the rate must not compensate their cost.
-    """
+    """Measure a program's response to gradients, without codec and failures."""
     algorithm, program = world.algorithm, world.program
     workers, most = world.scenario.cluster.workers, int(min(expected.steps, NEVER))
     plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))

@@ -24,12 +24,12 @@ from ..scenario.scenario import Scenario
 from . import tcp
 from .collectives import (
     COLLECTIVES,
-    GATHER,
     NOTHING_SENT,
     CollectivePlan,
     RegionPath,
     around,
     double_tree_plan,
+    gather_plan,
     server_plan,
 )
 from .libraries import (
@@ -111,6 +111,7 @@ class ClosedForm:
         self.places = Places(scenario)
         self.regions = self.places.regions
         self.workers, self.card = len(self.regions), scenario.server.bandwidth or inf
+        self.everyone = tuple(range(self.workers))
         self.model_bytes = scenario.model.bytes
         self.overhead = tcp.costs(scenario)
         self.given = scenario.network.duration if self.workers > 1 else None
@@ -165,7 +166,7 @@ class ClosedForm:
         ends = joined
         for _ in range(self.workers - 1):
             ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
-        hops = self.plan(self.way(kind, payload, None).key, tuple(range(self.workers))).hops
+        hops = self.plan(self.way(kind, payload, None).key, self.everyone).hops
         most = latency - self.overhead.of_collective(0.0, 0.0, Passage(inf, hops, 1))[1]
         return np.asarray(np.minimum(_before_last(ends), np.maximum(0.0, most)[..., None]))
 
@@ -262,7 +263,7 @@ class ClosedForm:
         """
         if self.pause == inf:
             return 0.0
-        members = tuple(range(self.workers)) if team is None else team
+        members = self.everyone if team is None else team
         added, saved = self._pauses(kind, members, payload)
         longest = len(added) * self.pause  # a pause may be endless
         halvings = np.clip(idle - latency, 0.0, longest) // self.pause
@@ -274,12 +275,7 @@ class ClosedForm:
     @cached_property
     def mean_plan(self) -> CollectivePlan:
         """The scenario's collective, averaging over all workers."""
-        return self.plan("mean", tuple(range(self.workers)))
-
-    @cached_property
-    def gather_plan(self) -> CollectivePlan:
-        """The all-gather among all workers."""
-        return self.plan("gather", tuple(range(self.workers)))
+        return self.plan("mean", self.everyone)
 
     def plan(self, kind: str, members: tuple[int, ...]) -> CollectivePlan:
         """Return the plan of a collective, "mean" or "gather", of some of the workers."""
@@ -292,8 +288,9 @@ class ClosedForm:
             return NOTHING_SENT
         if self.settings.library != "ideal":
             return self.plan(self.way(kind, self.model_bytes, team).key, team)
-        entry = GATHER if kind == "gather" else COLLECTIVES[self.settings.collective]
-        return entry.formula(self, team)
+        gathers = kind == "gather"
+        formula = gather_plan if gathers else COLLECTIVES[self.settings.collective].formula
+        return formula(self, team)
 
     def way(self, kind: str, payload: float, team: Team) -> Way:
         """Return the execution of a collective of `payload` bytes per worker."""
@@ -304,7 +301,7 @@ class ClosedForm:
             if len(self._ways) >= REMEMBERED:  # some codecs send payloads of any size
                 self._ways.clear()
             makers = {"nccl": self._nccl, "gloo": self._gloo, "byteps": self._byteps}
-            members = tuple(range(self.workers)) if team is None else team
+            members = self.everyone if team is None else team
             self._ways[kind, payload, team] = makers[library](kind, payload, members)
         return self._ways[kind, payload, team]
 
@@ -328,7 +325,7 @@ class ClosedForm:
         way = f"{kind} by servers" if kind == "mean" else kind
         if (way, team) not in self._plans:
             duplex = self.settings.transport == "ideal"
-            plan = server_plan(self, team, duplex) if kind == "mean" else GATHER.formula(self, team)
+            plan = server_plan(self, team, duplex) if kind == "mean" else gather_plan(self, team)
             self._plans[way, team] = plan
         groups = [self._groups[rank] for rank in team if rank < len(self._groups)]
         rates = [group.inner.bandwidth for group in groups if group.inner is not None]
@@ -344,8 +341,8 @@ class ClosedForm:
         ring, tree = (f"{kind} by {name}" for name in ("ring", "double-tree"))
         if (ring, team) not in self._plans:
             order = [rank for host in hosts for rank in host]
-            around = GATHER if gather else COLLECTIVES["ring"]
-            self._plans[ring, team] = around.formula(self, order)
+            formula = gather_plan if gather else COLLECTIVES["ring"].formula
+            self._plans[ring, team] = formula(self, order)
             self._plans[tree, team] = double_tree_plan(self, hosts)
         cluster, held, hop = self._nccl_cluster(team, hosts, gather, ring, tree)
         choice = nccl_choice(cluster, payload * (size if gather else 1), gather)
@@ -361,10 +358,7 @@ class ClosedForm:
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str
     ) -> tuple[Cluster, dict[str, float], float]:
-        """Return the tuner's input, seconds per byte by plan, and an inner hop's latency.
-
-        Every device of an island is a rank; an inner hop is a hop inside an island.
-        """
+        """Return the tuner's input, seconds per byte by plan, and an inner hop's latency."""
         size = len(team)
         islands = [self._groups[rank] for rank in team if rank < len(self._groups)]
         ranks = size + sum(group.devices - 1 for group in islands)
@@ -393,7 +387,7 @@ class ClosedForm:
         """Return the expected cost of averaging a share of the model."""
         if self.given is not None:
             return CollectiveCost(*self.overhead.of_collective(share * self.given.expectation, 0.0))
-        size, team = share * self.model_bytes, tuple(range(self.workers))
+        size, team = share * self.model_bytes, self.everyone
         way = self.way("mean", size, None)
         plan, added = self.plan(way.key, team), self.overhead
         if not plan.moved:
@@ -423,7 +417,6 @@ class Traffic:
         self._seed = seed
         self._make_route = route or MessageRoute
         self._rng = generator(seed, Purpose.COLLECTIVE)
-        self._plans: dict[tuple[str, Team], CollectivePlan] = {}
         self._fixed: dict[tuple[str, Team], float | None] = {}
         self._payloads: defaultdict[tuple[str, Team], int] = defaultdict(int)  # bytes
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
@@ -433,10 +426,7 @@ class Traffic:
         self._last: tuple[dict[tuple[str, Team], int], list[int], dict[str, int]] | None = None
 
     def _plan(self, key: str, team: Team = None) -> CollectivePlan:
-        if (key, team) not in self._plans:
-            members = tuple(range(self.network.workers)) if team is None else team
-            self._plans[key, team] = self.network.plan(key, members)
-        return self._plans[key, team]
+        return self.network.plan(key, self.network.everyone if team is None else team)
 
     def collective(
         self, kind: str, payload: float, largest: float | None = None, team: Team = None

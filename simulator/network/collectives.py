@@ -103,7 +103,7 @@ class CollectiveKind:
     """
 
     formula: Callable[[RegionLinks, Team], CollectivePlan]
-    messages: Callable[[Team, Regions], Messages] | None
+    messages: Callable[[MessageBuilder, Team, Regions], Any] | None
     needs_regions: bool = False
 
 
@@ -139,22 +139,21 @@ def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     return replace(around(links, team, 2 * (m - 1), 2 * (m - 1) / m), ring=m)
 
 
-def _ring(team: Team, _regions: Regions = ()) -> Messages:
+def _ring(builder: MessageBuilder, team: Team, _regions: Regions) -> None:
     """Reduce-scatter and all-gather in 2(m - 1) steps of 1/m (Patarasuk & Yuan 2009).
 
     A worker forwards a part as soon as it arrives. Messages on a connection do not wait for the
     previous one's arrival.
     """
-    builder = MessageBuilder()
     builder.ring(team, 2, 1 / len(team))
-    return builder.messages()
 
 
-def _gather_plan(links: RegionLinks, team: Team) -> CollectivePlan:
+def gather_plan(links: RegionLinks, team: Team) -> CollectivePlan:
+    """Cost an all-gather, the same for all collectives of [network]."""
     return around(links, team, len(team) - 1, float(len(team) - 1))
 
 
-def gather(team: Team, _regions: Regions = ()) -> Messages:
+def gather(team: Team) -> Messages:
     """Pass all payloads to all workers around the ring, in m - 1 steps."""
     builder = MessageBuilder()
     builder.ring(team, 1, 1.0, passing_on=True)
@@ -165,10 +164,7 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a first worker that receives m - 1 payloads, and sends m - 1 answers.
-
-    If its card is faster than the slowest other card, that card sets the time.
-    """
+    """Cost a first worker that receives m - 1 payloads, and sends m - 1 answers."""
     spokes = [links.link(rank, team[0]) for rank in team[1:]]
     back = [links.link(team[0], rank) for rank in team[1:]]
     reduce = max(sum(1 / link.into for link in spokes), *(1 / link.bandwidth for link in spokes))
@@ -178,13 +174,11 @@ def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     return CollectivePlan({worst: 2}, reduce + broadcast, moved)
 
 
-def _star(team: Team, _regions: Regions = ()) -> Messages:
+def _star(builder: MessageBuilder, team: Team, _regions: Regions) -> None:
     """Send all payloads to the first worker at once, then all answers at once."""
-    builder = MessageBuilder()
     head, *rest = team
     arrived = builder.add([(rank, head) for rank in rest], 1.0, [[]] * len(rest))
     builder.add([(head, rank) for rank in rest], 1.0, [arrived] * len(rest))
-    return builder.messages()
 
 
 def server_plan(links: RegionLinks, team: Team, duplex: bool = False) -> CollectivePlan:
@@ -206,11 +200,7 @@ def server_plan(links: RegionLinks, team: Team, duplex: bool = False) -> Collect
 
 
 def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a ring in each region, a ring of first workers, and pipelines back.
-
-    Regions work concurrently: the slowest counts in each phase. A single region needs only the
-    ring.
-    """
+    """Cost rings in all regions, a ring of first workers, and pipelines back."""
     parts = _by_region(team, links.regions)
     several = [part for part in parts if len(part) > 1]
     phases = [[_ring_plan(links, part) for part in several]]
@@ -234,7 +224,7 @@ def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     return CollectivePlan(dict(chain), 1 / min(link.bandwidth for link in chain), moved)
 
 
-def _hierarchical(team: Team, regions: Regions) -> Messages:
+def _hierarchical(builder: MessageBuilder, team: Team, regions: Regions) -> None:
     """Send around rings in regions, around the first workers, then along chains.
 
     A first worker starts when the rings of its region and of the next one have ended. A chain is
@@ -242,8 +232,8 @@ def _hierarchical(team: Team, regions: Regions) -> Messages:
     """
     parts = _by_region(team, regions)
     if len(parts) == 1:
-        return _ring(team)
-    builder = MessageBuilder()
+        builder.ring(team, 2, 1 / len(team))
+        return
     for part in parts:
         builder.last[part[0]] = builder.ring(part, 2, 1 / len(part))
     heads = [part[0] for part in parts]
@@ -251,7 +241,6 @@ def _hierarchical(team: Team, regions: Regions) -> Messages:
     for part in parts:
         if len(part) > 1:
             builder.add([tuple(part)], 1.0, [builder.last[part[0]]])
-    return builder.messages()
 
 
 def _by_region(team: Team, regions: Regions) -> list[list[int]]:
@@ -266,10 +255,7 @@ def _by_region(team: Team, regions: Regions) -> list[list[int]]:
 
 
 def _tree_rounds(team: Team) -> list[list[tuple[int, int]]]:
-    """Return rounds of simultaneous messages, pairs (sender, receiver).
-
-    Reduce along a binomial tree in ceil(log2 m) rounds; broadcast in as many.
-    """
+    """Return rounds of messages (sender, receiver): up a binomial tree, then down."""
     m = len(team)
     reach = [2**level for level in range((m - 1).bit_length())]
     up = [[(team[low + far], team[low]) for low in range(0, m - far, 2 * far)] for far in reach]
@@ -289,13 +275,11 @@ def _tree_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     return CollectivePlan(dict(worst), held, _volumes(volumes))
 
 
-def _tree(team: Team, _regions: Regions = ()) -> Messages:
+def _tree(builder: MessageBuilder, team: Team, _regions: Regions) -> None:
     """Send every message once its sender and receiver have ended earlier rounds."""
-    builder = MessageBuilder()
     for pairs in _tree_rounds(team):
         numbers = builder.add(pairs, 1.0, builder.after_both(pairs))
         builder.last |= {r: [n] for n, pair in zip(numbers, pairs, strict=True) for r in pair}
-    return builder.messages()
 
 
 # In two binary trees at once
@@ -367,13 +351,13 @@ def _seconds(way: Iterable[RegionPath]) -> float:
     return sum(link.latency for link in way)
 
 
-def double_tree(hosts: Hosts) -> Messages:
+def double_tree(hosts: Hosts, builder: MessageBuilder | None = None) -> Messages:
     """Stream half of the payload through each tree, then the last part up and down.
 
     The stream of a hop is one message. The last part of a stream costs only latency: it leaves a
     rank after the parts below it arrive, and on the longest path after all streams have passed.
     """
-    builder, trees = MessageBuilder(), _two_trees(hosts)
+    builder, trees = builder or MessageBuilder(), _two_trees(hosts)
     streams: list[dict[tuple[int, int], int]] = []
     for lane, tree in enumerate(trees):
         hops = [*tree.items(), *((high, low) for low, high in tree.items())]
@@ -410,19 +394,17 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
     "hierarchical": CollectiveKind(_hierarchical_plan, _hierarchical, needs_regions=True),
     "double-tree": CollectiveKind(
         lambda links, team: double_tree_plan(links, [[rank] for rank in team]),
-        lambda team, _regions: double_tree([[rank] for rank in team]),
+        lambda builder, team, _regions: double_tree([[rank] for rank in team], builder),
     ),
     "server": CollectiveKind(server_plan, None),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),
 }
 """The collectives of a mean by their names in `network.collective`."""
 
-GATHER = CollectiveKind(_gather_plan, gather)
-"""The all-gather, the same for all collectives of [network]."""
-
 
 def messages(name: CollectiveName, team: Team, regions: Regions = ()) -> Messages:
     """Return the messages of a mean over `team`, by the collective's name."""
-    make = COLLECTIVES[name].messages
+    make, builder = COLLECTIVES[name].messages, MessageBuilder()
     assert make is not None, name
-    return make(team, regions)
+    make(builder, team, regions)
+    return builder.messages()

@@ -177,7 +177,7 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
     network, count = ClosedForm(scenario), scenario.cluster.workers
     sizes = {name: sum(run.links.get(name, 0.0) for run in runs) for name in runs[0].links}
     gathers = getattr(algorithm.parameters.get("codec"), "gathers", False)
-    plan = network.gather_plan if gathers else network.mean_plan
+    plan = network.plan("gather" if gathers else "mean", network.everyone)
     if runs[0].staleness_unit == "steps" and sizes and {*sizes} == {*plan.moved}:
         return min(1.0, plan.held * sum(sizes.values()) / sum(plan.moved.values()) / whole)
     ranks = {network.places.of(rank): rank for rank in range(count + 1)}

@@ -68,7 +68,7 @@ def test_everybody_has_a_part_of_everybody_at_the_end(name, count):
 @looped("name", [*NAMES, "gather"])
 def test_bytes_over_every_link_are_those_of_the_closed_form(name, count):
     network = closed_form(name, count)
-    plan = network.gather_plan if name == "gather" else network.mean_plan
+    plan = network.plan("gather" if name == "gather" else "mean", network.everyone)
     made = collective(name, count)
     moved = defaultdict(float)
     for route, share in zip(made.path, made.share, strict=True):
@@ -81,7 +81,7 @@ def test_bytes_over_every_link_are_those_of_the_closed_form(name, count):
 @looped("name", [*NAMES, "gather"])
 def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     network = closed_form(name, count)
-    plan = network.gather_plan if name == "gather" else network.mean_plan
+    plan = network.plan("gather" if name == "gather" else "mean", network.everyone)
     size = 4e4
     expected = plan.held * size + LATENCY * sum(plan.path.values())
     made = collective(name, count)

@@ -21,35 +21,11 @@ class Unsupported(BaseException):
     """
 
 
-class Unknown:
-    """A value that a program may pass on but not use: operations raise Unsupported.
+class Many:
+    """An array (`of`) with a number or a vector for each worker, and its arithmetic.
 
-    Only `is` cannot be refused. `why`: the reason, which completes "because ...".
+    Only `is` and arithmetic with its kind or with numbers work: all else raises Unsupported.
     """
-
-    __slots__ = ("why",)
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-    def _refuse(self, *_: Any) -> Any:
-        raise Unsupported(self.why)
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
-    __bool__ = __index__ = __int__ = __float__ = __complex__ = __call__ = __getattr__ = _refuse
-    __len__ = __iter__ = __getitem__ = __setitem__ = __contains__ = __reversed__ = _refuse
-    __abs__ = __round__ = __neg__ = __invert__ = __array__ = __str__ = __repr__ = _refuse
-    __format__ = _refuse
-
-
-ARITHMETIC = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift"
-for _name in ARITHMETIC.split():
-    for _kind in ("", "r", "i"):
-        setattr(Unknown, f"__{_kind}{_name}__", Unknown._refuse)
-
-
-class Many(Unknown):
-    """An array (`of`) with a number or a vector for each worker, and its arithmetic."""
 
     __slots__ = ("of",)
     __array_ufunc__ = None  # NumPy leaves arithmetic with it to the methods below
@@ -57,6 +33,15 @@ class Many(Unknown):
 
     def __init__(self, of: np.ndarray) -> None:
         self.of = of
+
+    def _refuse(self, *_: Any) -> Any:
+        raise Unsupported(self.why)
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __bool__ = __index__ = __int__ = __float__ = __complex__ = __call__ = __getattr__ = _refuse
+    __len__ = __iter__ = __getitem__ = __setitem__ = __contains__ = __reversed__ = _refuse
+    __abs__ = __round__ = __invert__ = __array__ = __str__ = __repr__ = __format__ = _refuse
+    __class__ = property(_refuse)  # isinstance reads it
 
     def _other(self, other: Any) -> Any:
         """Convert `other` to an array or a number, or raise Unsupported."""
@@ -72,8 +57,6 @@ class Many(Unknown):
     def __pos__(self) -> Any:
         return self
 
-    __class__ = property(Unknown._refuse)  # isinstance reads it
-
 
 def _method(operation: Operator, reflected: bool = False) -> Any:
     if reflected:
@@ -81,9 +64,13 @@ def _method(operation: Operator, reflected: bool = False) -> Any:
     return lambda self, other: type(self)(operation(self.of, self._other(other)))
 
 
+for _name in ["floordiv", "mod", "divmod", "matmul", "and", "or", "xor", "lshift", "rshift"]:
+    for _kind in ("", "r", "i"):
+        setattr(Many, f"__{_kind}{_name}__", Many._refuse)
 for _name in ("add", "sub", "mul", "truediv", "pow"):
     setattr(Many, f"__{_name}__", _method(getattr(operator, _name)))
     setattr(Many, f"__r{_name}__", _method(getattr(operator, _name), reflected=True))
+    setattr(Many, f"__i{_name}__", Many._refuse)
 
 
 class Stack(Many):

@@ -17,7 +17,7 @@ from .. import payloads
 from ..collective import TIME_TOLERANCE
 from ..node import introduce
 from . import codecs
-from .arrays import PerWorker, Stack, Unknown, Unsupported, array
+from .arrays import PerWorker, Stack, Unsupported, array
 from .clocks import Clocks, Timed
 from .repeats import Repeats
 
@@ -220,10 +220,7 @@ class BatchedNode(Node):
             self._repeat(x)
 
     def _repeat(self, x: Vector) -> None:
-        """Repeat the second step for all later steps but the last, up to each evaluation.
-
-        Only times differ between these steps, so the program need not run for them.
-        """
+        """Repeat the second step for all later ones but the last: only times differ."""
         clocks = cast(Repeats, self._clocks)
         if self.step < 2:
             clocks.flush(self.step)
@@ -247,10 +244,9 @@ class BatchedNode(Node):
 
     send = receive = receive_before = request = timer = count = arrived = _refuse
 
-    def generator(self, *, shared: bool = False) -> Any:
-        """Return a random generator that the program may pass on, but not use."""
+    def generator(self, *, shared: bool = False) -> None:  # type: ignore[override]
+        """Return None in place of a generator, which the program may pass on, but not use."""
         self._generators[shared] += 1
-        return Unknown("it draws random numbers itself")
 
     def row_generator(self, *, shared: bool = False) -> codecs.RowGenerator:
         """Return a codec's generator, which draws separately for each worker of each seed."""

@@ -67,10 +67,7 @@ class Repeats(Clocks):
             self._used = until
 
     def _in_parallel(self, seed: int, times: Array, alone: bool = False) -> "Repeats":
-        """Replay the recorded step on separate clocks for each row of `times`.
-
-        `alone`: whether to respect the deadline, and to record the first seed's timeline.
-        """
+        """Replay the step on clocks per row of `times`; `alone`: up to the deadline."""
         clone, steps, start = copy(self), len(times), self.now[seed, 0]
         clone._seeds, clone.now = steps, np.full(times.shape, start)
         clone._free, clone._flights = np.full(steps, self._free[seed]), deque()

@@ -141,10 +141,7 @@ class Availability:
             self._crash_at(run, self.next)
 
     def _crash_at(self, run: Any, time: float) -> None:
-        """Schedule a rollback at `time`, after all checkpoints saved before it.
-
-        This moves the end of the run to an earlier time by the nodes' clocks.
-        """
+        """Schedule a rollback, which moves the end of the run to an earlier time."""
 
         def crash(event: simpy.Event) -> None:
             while self.next <= time:

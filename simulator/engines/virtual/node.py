@@ -182,10 +182,7 @@ class VirtualNode(SeededNode):
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
 
     def _report(self, route: MessageRoute, arrival: float, value: Payload) -> tuple[float, Payload]:
-        """Return when a client's report arrives at the server (s), and the report.
-
-        If the client drops out, the report is empty, and arrives when the server notices.
-        """
+        """Return arrival (s) and content of a report, empty if the client drops out."""
         run, outages, began = self._run, self.outages, self.now
         assert outages is not None
         fall = outages.drops_out(arrival)
@@ -540,11 +537,7 @@ class VirtualNode(SeededNode):
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
-        """Stop at the last step; before it, stay close to the other nodes.
-
-        A worker that has joined a collective since the last pause cannot be far ahead; other
-        workers wait here until SimPy's clock reaches theirs.
-        """
+        """Stop at the last step; before it, wait for others unless it just met them."""
         run = self._run
         if self.rank == self.server:
             raise ProgramError("the server has no data to compute gradients on")
@@ -611,10 +604,7 @@ class VirtualNode(SeededNode):
         return Timer(None, self.now + seconds)
 
     def _next(self, kind: str) -> Collective:
-        """Return this node's next collective; record the steps since its last one.
-
-        Raises ProgramError if other workers start another kind.
-        """
+        """Return this node's next collective, of the others' kind; record its period."""
         step, index, run = self.step, self.collectives, self._run
         if self.rank == self.server:
             raise ProgramError("the server starts a collective; only workers may")

@@ -214,10 +214,7 @@ class Outages:
         return work if self._speed is None else self._speed.after(start, work) - start
 
     async def _through_crashes(self, work: float, why: Why | None) -> float:
-        """Return the seconds to compute `work` s, including repeats after crashes.
-
-        `why`: the reason to take no part from the start, if there is one.
-        """
+        """Return the seconds to compute `work` s with repeats; `why`: why it sits out."""
         run = self._run
         begun: float = self._node.now
         start = begun
@@ -411,10 +408,7 @@ class Outages:
         node.durations = repeat(usual if 0 < usual < inf else work)
 
     def _rejoin(self, work: float) -> float:
-        """Come back with the others' parameters; return the work of the new step (s).
-
-        A client that was not selected downloads the parameters first; it drew no steps meanwhile.
-        """
+        """Come back with the others' parameters; return the work of the new step (s)."""
         assert self.down_since is not None
         now = self._node.now
         if self.why is None:

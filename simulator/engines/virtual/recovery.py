@@ -253,11 +253,7 @@ class Participation:
         return False
 
     def _note_stalls(self, collective: Collective, team: Team, free: float) -> None:
-        """Record the spans in which crashes stopped a collective.
-
-        These are spans in which a member was down, and those after all had arrived. Other late
-        arrivals, busy links and a deadline count as waiting.
-        """
+        """Record spans in which a member was down, and those after all had arrived."""
         run, begins = self._run, min(collective.begins, self._run.deadline)
         if not run.calendars or not team or begins == inf:
             return
@@ -334,11 +330,7 @@ class Participation:
         return sending + latency
 
     def _serve(self, index: int) -> tuple[dict[int, float], float]:
-        """Return when (s) the server's card has sent the model, by client and overall.
-
-        Clients are served in the order of their draw. Absent clients are left out; an absent client
-        is served after all others, as if alone.
-        """
+        """Return when (s) the server has sent the model, by client as drawn, and overall."""
         run, card = self._run, Nic(self._run.scenario.server.bandwidth or inf)
         assert self.sampled is not None
         at = self.sampled.starts[-1]

@@ -84,10 +84,7 @@ def _spent(run: Simulation) -> dict[str, list[float]]:
 
 
 def _rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the rounds' number and mean seconds, and clients' reports, for `Run`.
-
-    `seconds`: the result of `_spent`.
-    """
+    """Return number and mean seconds of rounds, and reports, from `_spent`'s result."""
     cluster, rule = run.scenario.cluster, run.recovery.sampled
     if cluster.sampling is None:
         return {}
@@ -110,10 +107,7 @@ def _rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
-    """Return the cost of crashes, as `Run.failures`; None if nothing can crash.
-
-    `mean`: the mean seconds of a worker by kind of activity.
-    """
+    """Return the cost of crashes, from a worker's mean seconds by activity."""
     if not run.outages:
         return None
     crashes, total = run.availability.crashes, sum(mean.values())

@@ -149,10 +149,7 @@ class Simulation:
             self.transport = ClosedFormTransport(self)
 
     def _durations(self) -> list[Iterator[float]]:
-        """Return each worker's compute times (s), drawn as its clock advances.
-
-        If nodes may be down, their outages apply the speed instead, also to repeated work.
-        """
+        """Return workers' compute times (s), without the speeds that outages apply."""
         if not self.scenario.troubled:
             return speed.compute_times(self.scenario, self.seed, self.nodes)
         speeds = [*speed.speeds(self.scenario, self.seed), None]  # the server's is constant
@@ -179,11 +176,7 @@ class Simulation:
         return discount
 
     def _completion_time(self, times: Sequence[float]) -> float:
-        """Return when (wall clock, s) enough workers for a mean have reached a step.
-
-        It never decreases from step to step, even if the slowest worker went down since. The bytes
-        up to then include downloads of workers that joined.
-        """
+        """Return when (wall clock, s) enough workers have reached a step; it never falls."""
         self._last_completion = max(self._last_completion, self.recovery.reached(times))
         self.recovery.count_downloads(self._last_completion)
         return self.availability.wall_clock(self._last_completion)
@@ -408,10 +401,7 @@ class Simulation:
             self.enter(following, rank, step, value(collective.result), at)
 
     def _waits(self) -> list[str]:
-        """Return clauses on which nodes wait for which.
-
-        Nodes may end a run waiting for messages, but not inside a collective.
-        """
+        """Return clauses on which nodes wait for which, in collectives or for messages."""
         clauses = []
         for index, collective in self.open_collectives.items():
             ranks = sorted(node.rank for node in collective.waiting)

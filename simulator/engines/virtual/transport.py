@@ -117,10 +117,7 @@ class ClosedFormTransport:
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def _take_in(self, collective: Collective, sizes: Sequence[float]) -> None:
-        """Let a server receive each client's report, until the round is over.
-
-        Then uploads under way end. The next clients get the result (`Participation.download`).
-        """
+        """Let a server receive each client's report, until the round is over."""
         run, arrivals, card = self._run, collective.arrivals, self._nic_in or Nic(inf)
         size = sizes if len(sizes) > 1 else [*sizes] * run.workers
         setup = 0.0 if self.traffic.begun else self.traffic.network.settings.setup
