@@ -97,7 +97,7 @@ def model_errors() -> Mapping[str, Any]:
     """Return the model's errors in the validation matrix, by kind of network.
 
     Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
-    `python -m paceline.validate.matrix.page`.
+    `python -m tests.lab.evidence.model_error`.
     """
     errors: Mapping[str, Any] = untrusted.packaged(__file__, MODEL_ERROR.name)
     return errors

@@ -6,7 +6,8 @@ from itertools import product
 from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.scenario.overhead import Calibration
 from paceline.validate.calibration.profile import network_kind
-from paceline.validate.matrix.cells import QUANTITIES, family, holds, learn, name
+from paceline.validate.matrix.cells import QUANTITIES, holds
+from tests.lab.evidence.model_error import family, learn, name
 
 FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals in cells
 KINDS = {

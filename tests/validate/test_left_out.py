@@ -15,9 +15,8 @@ from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import cells as left_out
-from paceline.validate.matrix import page
 from tests.helpers.left_out import coverage, judged
+from tests.lab.evidence import model_error as left_out
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = Path("docs/evidence/validation/amd-epyc-2-cores.json")
@@ -31,7 +30,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def matrix():
-    return page.read(ROOT / DOCUMENT)
+    return left_out.read(ROOT / DOCUMENT)
 
 
 def cell(program, off, spread=0.02, network="emulated", **changes):
@@ -45,8 +44,8 @@ def cell(program, off, spread=0.02, network="emulated", **changes):
 
 
 def test_the_shipped_table_is_what_the_measurements_say(matrix):
-    """`python -m paceline.validate.matrix.page` wrote it."""
-    table = page.model_error(matrix, DOCUMENT.as_posix())
+    """`python -m tests.lab.evidence.model_error` wrote it."""
+    table = left_out.model_error(matrix, DOCUMENT.as_posix())
     assert prediction_interval.MODEL_ERROR.read_text("utf-8") == table.text()
     assert profile.model_error("kernel") == profile.model_error("real") == table.tables["real"]
     assert ModelError(**profile.model_error("emulated")).programs == 9

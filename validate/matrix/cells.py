@@ -1,12 +1,8 @@
 """Cells of the validation matrix (an algorithm under a condition), and statistics.
 
-They are read only from run directories, so that a report can be remade without measuring. The
-model's error is learnt from missed predictions, with each program left out in turn. These
-predictions have the same delays as the measurement, which excludes chance. Every program counts as
-one value: its mean square over all conditions.
+They are read only from run directories, so that a report can be remade without measuring.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +11,13 @@ import numpy as np
 
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Scenario
 
-from ..calibration.profile import rounded
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET
 
 SIDES = ("paired", "independent")  # run directories of predictions
 QUANTITIES = (PACE, TARGET)
-WEIGHT = 3  # weight of the mean over all programs, in programs of a family
 
 Row = dict[str, Any]
 Cell = Row
@@ -109,46 +102,7 @@ def summary(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def name(cell: Row) -> str:
-    """Return the program's name; a cell may have one of several settings."""
-    return str(cell["program"]).split()[0]
-
-
-def family(cell: Row) -> str | None:
-    """Return the program's family, None if it is not in the catalogue."""
-    program = catalogue().get(name(cell))
-    return program.family if program else None
-
-
 def holds(limits: Sequence[float | None], value: float) -> bool:
     """Return whether a value is within limits; None means no limit."""
     low, high = limits
     return (low is None or low <= value) and (high is None or value <= high)
-
-
-def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
-    """Learn the model's error from cells of one kind of network.
-
-    A family's mean square combines its programs' with `WEIGHT` times that of all programs, because
-    few programs say little. None for fewer than two programs.
-    """
-    errors: Row = {}
-    counts = []
-    for quantity in QUANTITIES:
-        squares: dict[tuple[str, str | None], list[float]] = {}  # by program and family
-        for cell in (cell for cell in cells if cell["counted"]):
-            predicted, measured = (cell[quantity][key] for key in ("predicted", "measured"))
-            if predicted and measured:
-                square = math.log(measured / predicted) ** 2
-                squares.setdefault((name(cell), family(cell)), []).append(square)
-        if len(squares) < 2:
-            continue
-        means = {key: sum(values) / len(values) for key, values in squares.items()}
-        whole = sum(means.values()) / len(means)
-        errors[quantity] = {}
-        for kind in sorted({kind for _, kind in means if kind}):
-            members = [mean for (_, other), mean in means.items() if other == kind]
-            mean = (sum(members) + WEIGHT * whole) / (len(members) + WEIGHT)
-            errors[quantity][kind] = rounded(math.sqrt(mean))
-        counts.append(len(means))
-    return ModelError(programs=min(counts), source=source, **errors) if errors else None

@@ -1,14 +1,6 @@
-"""Write the validation matrix as a page, and all cells as JSON.
+"""Write the validation matrix as a page, and all cells as JSON."""
 
-    python -m paceline.validate.matrix.page docs/evidence/validation/MACHINE.json
-
-remakes all results of a matrix's measurements without measuring again: the page beside the
-document, and the table of the model's error that `calibrate` puts into profiles.
-"""
-
-import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +9,11 @@ from typing import Any
 from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
-from paceline.simulator.results import prediction_interval, store
+from paceline.simulator.results import store
 
 from ..calibration import profile
-from ..calibration.profile import Profile
 from . import cells, conditions
 from .cells import Cell, Row
-
-HEAD = (
-    "Errors of predictions for programs without fitted runs, by kind of network: relative",
-    "standard deviations, by family. Made by `python -m paceline.validate.matrix.page` from",
-)
 
 
 @dataclass
@@ -52,12 +38,6 @@ class Matrix:
             "failed": self.failed,
             "cells": self.cells,
         }
-
-
-def read(path: Path) -> Matrix:
-    """Read the document of a matrix."""
-    document = json.loads(path.read_text("utf-8"))
-    return Matrix(**{key: document[key] for key in Matrix.__dataclass_fields__})
 
 
 def _percent(value: float | None) -> str:
@@ -101,26 +81,3 @@ def write(matrix: Matrix, folder: Path) -> Path:
     files = {f"{name}.json": store.dump(document), f"{name}.md": f"{page.rstrip()}\n".encode()}
     store.publish(folder, files)
     return folder / f"{name}.md"
-
-
-def model_error(matrix: Matrix, source: str) -> Profile:
-    """Return the shipped table of the model's error, by kind of network."""
-    by_kind: dict[str, list[Cell]] = {}
-    for cell in matrix.cells:
-        by_kind.setdefault(profile.network_kind(cell["network"]), []).append(cell)
-    learnt = {kind: cells.learn(by_kind[kind], source) for kind in sorted(by_kind)}
-    tables = {kind: error.model_dump() for kind, error in learnt.items() if error}
-    return Profile(tables, head=(*HEAD, f"{source}."))
-
-
-def main() -> None:
-    """Remake the page of a document, and the shipped table."""
-    path = Path(sys.argv[1])
-    matrix = read(path)
-    write(matrix, path.parent)
-    table = model_error(matrix, path.as_posix()).text()
-    store.write(prediction_interval.MODEL_ERROR, table.encode())
-
-
-if __name__ == "__main__":
-    main()
