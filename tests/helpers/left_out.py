@@ -6,7 +6,7 @@ from itertools import product
 from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.scenario.overhead import Calibration
 from paceline.validate.calibration.profile import network_kind
-from paceline.validate.matrix.cells import QUANTITIES, holds
+from paceline.validate.matrix.cells import QUANTITIES
 from tests.lab.evidence.model_error import family, learn, name
 
 FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals in cells
@@ -16,6 +16,12 @@ KINDS = {
     "family": lambda cell: str(family(cell)),
     "program": lambda cell: cell["program"],
 }
+
+
+def holds(limits, value):
+    """Return whether a value is within limits; None means no limit."""
+    low, high = limits
+    return (low is None or low <= value) and (high is None or value <= high)
 
 
 def judged(cells):

@@ -75,10 +75,7 @@ def _brief(row: Row | None) -> Row:
 def _interval(apart: Comparison, label: str, quantity: str) -> Row:
     """Return the independent prediction, and whether its interval holds."""
     row = apart.of(quantity, counted=False).get(label)
-    measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
-    stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
-    inside = None if stated is None or measured is None else holds(stated, measured)
-    return _brief(row) | {"interval90": stated, "inside": inside}
+    return _brief(row) | {"interval90": row and row["interval90"], "inside": row and row["covered"]}
 
 
 def summary(cells: Sequence[Cell]) -> list[Row]:
@@ -100,9 +97,3 @@ def summary(cells: Sequence[Cell]) -> list[Row]:
             row[quantity] = np.quantile(sizes, (0.5, 0.95)).tolist() if sizes else [None, None]
         rows.append(row | {"explained": explained(members)})
     return rows
-
-
-def holds(limits: Sequence[float | None], value: float) -> bool:
-    """Return whether a value is within limits; None means no limit."""
-    low, high = limits
-    return (low is None or low <= value) and (high is None or value <= high)
