@@ -23,7 +23,7 @@ from torch.optim import SGD, AdamW
 
 import paceline
 from paceline.deploy import plan as plans
-from paceline.deploy.steering.policies import Controller, Decision
+from paceline.deploy.steering.attach import Controller, Decision
 from paceline.simulator.errors import InputError, RunError
 from tests.deploy.emit import worker
 from tests.helpers.cases import beside

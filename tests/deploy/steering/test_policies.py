@@ -11,9 +11,8 @@ import pytest
 import paceline
 from paceline.deploy.emit.emit import find
 from paceline.deploy.steering import inputs as inputs_module
-from paceline.deploy.steering.attach import EVERY, Steering, controller
+from paceline.deploy.steering.attach import EVERY, Controller, Decision, Steering, controller
 from paceline.deploy.steering.inputs import Inputs, Level
-from paceline.deploy.steering.policies import Controller, Decision
 from paceline.deploy.steering.telemetry import StepRecord, Telemetry
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse

@@ -7,7 +7,7 @@ them when its period changes.
 import numpy as np
 import pytest
 
-from paceline.deploy.steering.policies import Controller, Decision
+from paceline.deploy.steering.attach import Controller, Decision
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.program import Program
