@@ -224,7 +224,7 @@ def test_the_command(tmp_path, capsys):
     assert run(["calibrate", measured, "-o", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["profile"]["overhead"][0]["workers"] == 2
-    assert document["laws"][0]["chosen"]
+    assert document["laws"][0]["family"] == document["profile"]["cluster"]["compute"]["dist"]
     assert profile.read(out).overheads[0].step.expectation > 0
     assert run(["calibrate", measured, "-o", str(out)]) == 0
     assert document["laws"][0]["family"] in capsys.readouterr().out

@@ -76,7 +76,7 @@ def test_the_family_is_found(law, seed, tmp_path):
     if not law.is_constant:
         truth = math.sqrt(law.variance / 1200) / law.expectation
         assert fitted.sd == pytest.approx(truth, rel=0.35)
-        assert fitted.ranking[0]["p"] > 0.005
+        assert fitted.fits[0]["p"] > 0.005
 
 
 @looped("law", LAWS[1:])
@@ -206,9 +206,7 @@ def test_odd_times_do_no_harm(n, tmp_path):
     ):
         fitted = fit([x, x])
         assert math.isfinite(told(fitted, 2, tmp_path)[0].expectation)
-        assert sum(bool(row["chosen"]) for row in fitted.ranking) == (
-            fitted.compute["dist"] != "empirical"
-        )
+        assert fitted.fits[0]["family"] == fitted.compute["dist"]
 
 
 def test_zeros_are_times():

@@ -106,7 +106,7 @@ class CalibrationResult:
         """Return the document of `paceline calibrate --json`."""
         document = {
             "profile": self.profile.tables,
-            "laws": self.laws.ranking,
+            "laws": self.laws.fits,
             "checks": [asdict(check) | {"error": check.error} for check in self.checks],
             "sentence": self.sentence,
         }

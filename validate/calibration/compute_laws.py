@@ -37,14 +37,14 @@ class FittedLaws:
     """The tables of [cluster] that describe the measured steps.
 
     `compute` and `group` (without the keys of `compute`) are its tables; `samples`: times (seconds)
-    of empirical laws, by file name. `ranking`: every family tried, best first, by group. `sd`:
-    relative standard error of the mean step. `notes`: findings, in sentences.
+    of empirical laws, by file name. `fits`: how well the law of each group fits. `sd`: relative
+    standard error of the mean step. `notes`: findings, in sentences.
     """
 
     compute: dict[str, Any]
     group: list[dict[str, Any]]
     samples: dict[str, Array]
-    ranking: list[dict[str, Any]]
+    fits: list[dict[str, Any]]
     sd: float
     notes: list[str] = field(default_factory=list)
 
@@ -63,10 +63,9 @@ class FittedLaws:
 
     def scaled(self, factor: float) -> "FittedLaws":
         """Return the laws with all times multiplied."""
-        tables = ("compute", "group", "ranking")
-        longer: dict[str, Any] = {name: _scaled(getattr(self, name), factor) for name in tables}
+        compute, group = _scaled(self.compute, factor), _scaled(self.group, factor)
         samples = {name: times * factor for name, times in self.samples.items()}
-        return replace(self, samples=samples, **longer)
+        return replace(self, compute=compute, group=group, samples=samples)
 
 
 def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> FittedLaws:
@@ -83,14 +82,14 @@ def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> Fitt
     }
     laws: dict[str, dict[str, Any]] = {}
     empirical: dict[str, Array] = {}
-    ranking: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
     notes: list[str] = []
     for index, (name, sample) in enumerate(samples.items()):
         file = f"compute-{name}.csv" if name else "compute.csv"
-        laws[name], rows, more = _law(sample, len(series), index, file)
+        laws[name], fitness, more = _law(sample, len(series), index, file)
         if laws[name]["dist"] == "empirical":
             empirical[file] = sample
-        ranking += [{"group": name, **row} for row in rows]
+        fits.append({"group": name, "family": laws[name]["dist"], **fitness})
         notes += [f"{name} workers: {note}" if name else note for note in more]
     grouped = []
     for name in filter(None, groups):
@@ -99,7 +98,7 @@ def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> Fitt
         verb = "workers {} take" if len(groups[name]) > 1 else "worker {} takes"
         ratio = samples[name].mean() / samples[""].mean()
         notes.append(f"{verb.format(members)} {ratio:.4g} times as long as the others, throughout")
-    return FittedLaws(laws[""], grouped, empirical, ranking, _standard_error(series), notes)
+    return FittedLaws(laws[""], grouped, empirical, fits, _standard_error(series), notes)
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:
@@ -115,13 +114,12 @@ def _checked(times: Sequence[Array]) -> list[Array]:
 
 def _law(
     times: Array, workers: int, index: int, file: str
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-    """Fit independent times; return the law, the families tried, and notes."""
+) -> tuple[dict[str, Any], dict[str, float], list[str]]:
+    """Fit independent times; return the law, how well it fits, and notes."""
     n, mean, sd = len(times), float(times.mean()), float(times.std())
     if n < 3 or sd <= independence.NEARLY * mean:
         few = [f"only {n} step{'s' * (n > 1)}: too few to fit more than their mean"] * (n < 3)
-        law = _table(families.Constant.model_construct(value=mean))
-        return law, [{"family": "constant", "parameters": law, "chosen": True}], few
+        return _table(families.Constant.model_construct(value=mean)), {}, few
     rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(index,)))
     tried = candidates(times, workers, rng, ended=n >= FEW)
     notes = []
@@ -135,14 +133,10 @@ def _law(
             f"{chosen.law.model_dump()['dist']} is not exactly the law (p = {chosen.p:.2g}), but "
             f"close enough: the slowest of {workers} is within {abs(chosen.slowest - 1):.1%}"
         )
-    rows = []
-    for fit in tried:
-        numbers = {key: value for key, value in vars(fit).items() if key != "law"}
-        table = _table(fit.law)
-        rows.append({"family": table["dist"], "parameters": table, **numbers})
-        rows[-1]["chosen"] = fit is chosen
-    law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
-    return law, rows, notes
+    if chosen is None:
+        return {"dist": "empirical", "file": file}, {}, notes
+    fitness = {key: getattr(chosen, key) for key in ("ks", "p", "slowest")}
+    return _table(chosen.law), fitness, notes
 
 
 def quantity(seconds: float) -> str:

@@ -16,21 +16,21 @@ NOTHING = ("-", "1e-05 to 1", "1e-05 to 1e-05")  # none, or a power that is 0 or
 
 
 def calibration(result: CalibrationResult) -> list[Table]:
-    """Tabulate the laws of compute times, best first, and the overheads."""
-    laws = headed("compute times", "BIC", "KS", "p", "slowest\nof all")
-    for row in result.laws.ranking:
-        numbers = [_rounded(row[key], 3) if key in row else "-" for key in ("bic", "ks", "p")]
+    """Tabulate the laws of compute times, and the overheads."""
+    laws = headed("compute times", "KS", "p", "slowest\nof all")
+    for row in result.laws.fits:
+        numbers = [_rounded(row[key], 3) if key in row else "-" for key in ("ks", "p")]
         slowest = f"{100 * (row['slowest'] - 1):+z.1f} %" if "slowest" in row else "-"
         name = ": ".join(filter(None, (row.get("group"), row["family"])))
-        laws.add_row(name, *numbers, slowest, style="bold" if row["chosen"] else "")
+        laws.add_row(name, *numbers, slowest)
     tables = result.profile.tables
     draws = tables["calibration"].get("draws", {})
     if "overhead" not in tables:  # of a single file
-        return [laws] * bool(result.laws.ranking)
+        return [laws] * bool(result.laws.fits)
     costs, slower = overheads(tables["overhead"], draws), "cluster.beside_collectives"
     if slower in draws:
         costs.add_row(slower, _cost(tables["cluster"]["beside_collectives"], draws[slower]))
-    tried = any("bic" in row for row in result.laws.ranking)
+    tried = any("ks" in row for row in result.laws.fits)
     return [laws, costs] if tried else [costs]
 
 

@@ -164,8 +164,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
         spread = min(spread, (best.pace - best.compute) / 2 / best.compute)
     spread = OWN_SPREAD * max(spread, STEADY)
     shape = {"dist": "gamma", "mean": "1000 ms", "shape": float(f"{spread**-2:.6g}")}
-    ranking = [{"family": "gamma", "parameters": shape, "chosen": True}]
-    return FittedLaws(shape, [], {}, ranking, 0.0)
+    return FittedLaws(shape, [], {}, [{"family": "gamma"}], 0.0)
 
 
 def _parsed(law: FittedLaws, table: dict[str, Any]) -> Cluster:
