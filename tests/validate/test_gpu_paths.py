@@ -38,7 +38,6 @@ def cuda(monkeypatch, tmp_path):
         "current_device": lambda: 1,
         "get_device_name": lambda *_: GPU,
         "get_device_properties": lambda device: properties[torch.device(device).index or 0],
-        "can_device_access_peer": lambda i, j: (i, j) == (0, 1),
         "set_device": lambda device: calls.append(("set_device", str(device))),
         "Stream": lambda device: SimpleNamespace(device=device),
     }
@@ -56,9 +55,8 @@ def cuda(monkeypatch, tmp_path):
 
 def test_the_gpus_and_their_libraries_are_described(cuda):
     actual = machine.hardware("cuda")
-    assert {key: actual[key] for key in ("gpu", "gpus", "cuda", "nccl", "driver", "peers")} == {
+    assert {key: actual[key] for key in ("gpu", "gpus", "cuda", "nccl", "driver")} == {
         "gpu": GPU, "gpus": 2, "cuda": "12.8", "nccl": "2.27.5", "driver": "550.54.15",
-        "peers": "1 of 1",
     }  # fmt: skip
     assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in machine.describe(actual)
     opened = "NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (root@host)"

@@ -223,18 +223,12 @@ def device_types() -> tuple[str, ...]:
 
 
 def hardware() -> dict[str, Any]:
-    """Return the GPUs, their driver, libraries and topology.
-
-    `peers`: pairs of GPUs that read each other's memory directly.
-    """
-    count = torch.cuda.device_count()
+    """Return the GPUs, their driver and libraries."""
     about: dict[str, Any] = {
-        "gpu": torch.cuda.get_device_name(), "gpus": count, "cuda": torch.version.cuda,
-    }  # fmt: skip
-    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
-    if pairs:
-        direct = sum(torch.cuda.can_device_access_peer(i, j) for i, j in pairs)
-        about["peers"] = f"{direct} of {len(pairs)}"
+        "gpu": torch.cuda.get_device_name(),
+        "gpus": torch.cuda.device_count(),
+        "cuda": torch.version.cuda,
+    }
     if dist.is_nccl_available():
         api: Any = torch.cuda.nccl
         about["nccl"] = ".".join(map(str, api.version()))

@@ -61,7 +61,7 @@ def describe(about: Mapping[str, Any]) -> str:
     words = [", ".join(parts)]
     if "gpu" in about:
         words.append(f"{about['gpus']} x {about['gpu']}" if "gpus" in about else str(about["gpu"]))
-    names = {"driver": "driver", "nccl": "NCCL", "peers": "pairs with peer access:"}
+    names = {"driver": "driver", "nccl": "NCCL"}
     words += [f"{name} {about[key]}" for key, name in names.items() if key in about]
     if "collectives" in about:
         words.append(f"collectives by {about['collectives']}")
