@@ -11,11 +11,10 @@ pytest.importorskip("torch")
 from paceline import InputError, load
 from paceline.command_line import run
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import cells as statistics
 from paceline.validate.matrix import conditions
 from paceline.validate.matrix import matrix as measuring
 from paceline.validate.matrix.conditions import CONDITIONS
-from paceline.validate.matrix.page import Matrix, write
+from paceline.validate.matrix.page import Matrix, summary, write
 
 MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
 
@@ -50,7 +49,7 @@ def test_figures_are_those_of_the_cells():
         cell("c", asynchronous=True, target={"error": 0.05}),
         cell("d", counted=False, reasons=["others used 9 %"], pace={"error": 9.0}),
     ]
-    first, second = statistics.summary(cells)
+    first, second = summary(cells)
     assert first[PACE] == pytest.approx([0.02, 0.029])
     assert first[TARGET] == pytest.approx([0.01, 0.01])
     assert first["explained"] == pytest.approx(1 - 4 / 20)  # 10 ms each; missing are 1 and 3 ms

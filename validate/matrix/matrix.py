@@ -23,9 +23,8 @@ from ..host.device import find_device
 from ..probe import probe
 from ..validation import validate
 from . import conditions, page
-from .cells import Cell, cells
 from .conditions import CONDITIONS, Condition
-from .page import Matrix
+from .page import Cell, Matrix, cells
 
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages

@@ -1,5 +1,5 @@
 """Steer a deployed run's period and delay by its telemetry.
 
 `attach` connects a controller to a session. A model decides from `inputs` (current times, each a
-`Level`) and an `outlook` (the rest of the run under every setting). Nothing here imports torch.
+`Level`) and an `Outlook` (the rest of the run under every setting). Nothing here imports torch.
 """

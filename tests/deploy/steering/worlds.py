@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paceline.deploy.steering.attach import Controller, Model
+from paceline.deploy.steering.attach import Controller, Model, Outlook
 from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.outlook import Outlook
 from paceline.deploy.steering.telemetry import Telemetry
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse

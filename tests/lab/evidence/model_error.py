@@ -20,8 +20,7 @@ from paceline.simulator.results import prediction_interval, store
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.validate.calibration import profile
 from paceline.validate.calibration.profile import Profile, rounded
-from paceline.validate.matrix.cells import QUANTITIES, Row
-from paceline.validate.matrix.page import Matrix, write
+from paceline.validate.matrix.page import QUANTITIES, Matrix, Row, write
 
 WEIGHT = 3  # weight of the mean over all programs, in programs of a family
 HEAD = (
