@@ -154,15 +154,11 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
             raise ValueError(f"line {begins}: {error}; is a quote left open?") from None
 
     names = [name.strip() for name in next(parsed())[1]]
-    if re.search(r"\d.* | .*\d", names[0]) or (len(names) < 2 and " " in names[0]):
+    spaced = re.search(r"\d.* | .*\d", names[0]) or (len(names) < 2 and " " in names[0])
+    if spaced or all(name[:1].isdecimal() for name in names):
         raise ValueError(
             f"line {first + 1}: neither of a known training loop, nor names of columns divided by "
             f'a comma, semicolon, tab or bar; write a first line such as "step,{value}"'
-        )
-    if all(name[:1].isdecimal() for name in names):
-        raise ValueError(
-            f"line {first + 1}: numbers where the names of the columns belong; write a first line "
-            f'such as "step,{value}"'
         )
 
     def rows() -> Iterator[tuple[int, list[Any]]]:

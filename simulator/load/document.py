@@ -125,7 +125,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     if not origin.allow_paths:
         _demand_inside(written, replaced, late, origin)
     document = _extended(written, origin, anywhere=origin.allow_paths or bool(early))
-    table, tokens = document.table, _tokens(document.table)
+    table = document.table
     changed = document.changed = {override(table, text): text for text in late}
     _demand_shallow(table, origin.file)
     for path in islice(messages.with_control_characters(table), 1):
@@ -134,7 +134,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
         problem = "has control characters; remove them"  # they would reach terminals and figures
         raise InputError(f"{origin.file}: {dotted(path)}{shown}: {problem}")
     _demand_headers_once(document, origin.file)
-    document.notes = [*_without_loss(table, changed), *_other_batch(tokens, _tokens(table))]
+    document.notes = _without_loss(table, changed)
     _keep_one_length(table, {key[1] for key in changed if key[0] == "run" and len(key) == 2})
     return document
 
@@ -326,25 +326,6 @@ def _value(text: str, override_text: str) -> Any:
             raise InputError(f"--set {override_text}: the value is not TOML: {error}") from None
         return text  # the shell has removed the quotes of "20 ms"
     return table["value"] if len(table) == 1 else text
-
-
-def _tokens(table: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the tokens of a step of all workers, and a run's steps; None: unknown."""
-    try:
-        step = table["cluster"]["workers"] * table["objective"]["tokens"]
-        return (step, table["run"]["steps"]) if isinstance(step, int) else (None, None)
-    except (KeyError, TypeError):  # no learning curve, or no such tables
-        return None, None
-
-
-def _other_batch(before: tuple[Any, Any], after: tuple[Any, Any]) -> list[str]:
-    """Note that overrides change the tokens of a step, but not the number of steps."""
-    if None in (*before, *after) or before[0] == after[0] or before[1] != after[1]:
-        return []
-    return [
-        f"--set: a step of all workers now takes {after[0]:,} tokens instead of {before[0]:,}, but "
-        "the number of steps is unchanged; sites and workers in [tune] keep the tokens of a run"
-    ]
 
 
 def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[str]:

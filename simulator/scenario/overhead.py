@@ -199,15 +199,10 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
     above = min(count for count in counted if count > workers)
     low, high, share = counted[below], counted[above], (workers - below) / (above - below)
     nearer = low if share < 0.5 else high
-    mean = _between(low.step.expectation, high.step.expectation, share)
-    update: dict[str, Any] = {
-        name: _between(getattr(low, name), getattr(high, name), share)
-        for name in Overhead.model_fields.keys() - {"workers", "algorithm", "step"}
-    }
-    if nearer.step.expectation:
-        update["step"] = nearer.step.scaled(mean / nearer.step.expectation)
+    pairs = {name: (getattr(low, name), getattr(high, name)) for name in Overhead.model_fields}
+    pairs = {name: pair for name, pair in pairs.items() if isinstance(pair[0], float)}
+    pairs["step"] = low.step.expectation, high.step.expectation
+    update: dict[str, Any] = {name: a + share * (b - a) for name, (a, b) in pairs.items()}
+    mean, usual = update.pop("step"), nearer.step.expectation
+    update |= {"step": nearer.step.scaled(mean / usual)} if usual else {}
     return nearer.model_copy(update=update | {"workers": workers})
-
-
-def _between(low: float, high: float, share: float) -> float:
-    return low + share * (high - low)

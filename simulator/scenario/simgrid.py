@@ -123,26 +123,19 @@ class Edge(NamedTuple):
     enters: str
 
 
-class Ports(NamedTuple):
-    """The links that a cluster created for one of its hosts."""
-
-    up: Links = ()
-    down: Links = ()
-
-
 @dataclass
 class Zone:
     """Hosts, routers and zones (`members`: places by name), and edges between them.
 
-    `backbone`: of a cluster, where a transfer goes up through a host's `ports`, over the backbone,
-    and down to the other; elsewhere None.
+    `backbone`: of a cluster, where a transfer goes up through the first of a host's `ports`, over
+    the backbone, and down through the last of the other's; elsewhere None.
     """
 
     name: str
     parent: "Zone | None"
     members: dict[str, int] = field(default_factory=dict)
     edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
-    ports: dict[str, Ports] = field(default_factory=dict)
+    ports: dict[str, Links] = field(default_factory=dict)
     backbone: Links | None = None
 
     @property
@@ -154,8 +147,8 @@ class Zone:
         """Return the edge from one member to another; None if there is no route."""
         if self.backbone is None:
             return self.edges.get((source, to))
-        out, into = (self.ports.get(name, Ports()) for name in (source, to))
-        return Edge(out.up + self.backbone + into.down, source, to)
+        out, into = (self.ports.get(name, ()) for name in (source, to))
+        return Edge(out[:1] + self.backbone + into[-1:], source, to)
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,7 +156,8 @@ class Platform:
     """A platform; two are equal if their files are.
 
     `digest`: of the file's text. `wires`: all links by number, in file order; `hosts`: all hosts in
-    file order; `members`: each zone's range of them. `homes`: the zone of each host and router;
+    file order; `members`: the range of them in each place: a zone, a cluster or a host. `homes`:
+    the zone of each host and router;
     `host_links`: the links that a cluster created for each host. `shared_links`: numbers of the
     links that the file names, or that belong to the gateways of its routes.
     """
@@ -174,18 +168,15 @@ class Platform:
     hosts: list[str] = field(default_factory=list, compare=False)
     members: dict[str, range] = field(default_factory=dict, compare=False)
     homes: dict[str, Zone] = field(default_factory=dict, compare=False)
-    routers: set[str] = field(default_factory=set, compare=False)
     host_links: dict[str, Links] = field(default_factory=dict, compare=False)
     shared_links: set[int] = field(default_factory=set, compare=False)
 
     def __contains__(self, place: str) -> bool:
         """Return whether a place (a host, zone or cluster) has a host."""
-        return bool(self.members.get(place)) or self._is_host(place)
+        return bool(self.members.get(place))
 
     def host(self, place: str | None, turn: int = 0) -> str:
         """Return the host of a place's node number `turn`; place None: among all hosts."""
-        if place is not None and self._is_host(place):
-            return place
         within = range(len(self.hosts)) if place is None else self.members[place]
         return self.hosts[within[turn % len(within)]]
 
@@ -214,9 +205,6 @@ class Platform:
                 f"{origin[shared - 1].name}; add it, or place the workers elsewhere"
             )
         return self._between(source, edge.leaves) + edge.links + self._between(edge.enters, to)
-
-    def _is_host(self, place: str) -> bool:
-        return place in self.homes and place not in self.routers
 
 
 class _Reader:
@@ -266,9 +254,8 @@ class _Reader:
     def host(self, element: Element, name: str, zone: Zone, *, router: bool = False) -> None:
         self.join(element, name, zone)
         self.platform.homes[name] = zone
-        if router:
-            self.platform.routers.add(name)
-        else:
+        if not router:
+            self.platform.members[name] = range(count := len(self.platform.hosts), count + 1)
             self.platform.hosts.append(name)
 
     def link(self, element: Element, *wire: Any, policy: str = "SHARED") -> Links:
@@ -317,8 +304,7 @@ class _Reader:
             host, stem = f"{table.prefix}{number}{table.suffix}", f"{table.id}_link_{number}"
             self.host(element, host, zone)
             links = self.link(element, stem, table.bw, table.lat, policy=table.sharing_policy)
-            self.platform.host_links[host] = links
-            zone.ports[host] = Ports(links[:1], links[-1:])
+            zone.ports[host] = self.platform.host_links[host] = links
         router = table.router_id or f"{table.prefix}{table.id}_router{table.suffix}"
         self.host(element, router, zone, router=True)
         backbone = f"{table.id}_backbone", table.bb_bw, table.bb_lat

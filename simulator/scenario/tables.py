@@ -3,7 +3,6 @@
 The JSON Schema contains the fields' descriptions, and editors show them.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -71,32 +70,12 @@ Tensors = Annotated[
 ]
 
 
-def presets() -> dict[str, list[int]]:
-    """Return the number of parameters per tensor for well-known models, by name."""
-    models: dict[str, list[int]] = untrusted.packaged(__file__, "tensors.toml")
-    return models
-
-
 def sizes(tensors: Any) -> list[Any]:
-    """Return the number of parameters per tensor, from a list or the name of a preset."""
+    """Return the number of parameters per tensor, from a list or the name of a known model."""
     if isinstance(tensors, str):
-        return presets().get(tensors, [])
+        named: list[int] = untrusted.packaged(__file__, "tensors.toml").get(tensors, [])
+        return named
     return [*tensors] if isinstance(tensors, list | tuple) else []
-
-
-def ddp_buckets(tensors: Iterable[int], bytes_per_parameter: float) -> tuple[int, ...]:
-    """Return the number of parameters per bucket, in the order of averaging.
-
-    Tensors are taken in the order of their gradients, from the last to the first. The tensor that
-    reaches a bucket's limit is its last one (reducer.cpp, compute_bucket_assignment_by_size).
-    """
-    buckets, limit = [0], FIRST_BUCKET
-    for size in reversed(tuple(tensors)):
-        buckets[-1] += size
-        if buckets[-1] * bytes_per_parameter >= limit:
-            buckets.append(0)
-            limit = BUCKET
-    return tuple(size for size in buckets if size)
 
 
 class Model(Section):
@@ -138,8 +117,18 @@ class Model(Section):
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Parameters per DistributedDataParallel bucket, in order; empty: unknown."""
-        return ddp_buckets(self.sizes, self.bytes_per_parameter)
+        """Parameters per DistributedDataParallel bucket, in the order of averaging; empty: unknown.
+
+        Tensors are taken in the order of their gradients, from the last to the first. The tensor
+        that reaches a bucket's limit is its last one (compute_bucket_assignment_by_size).
+        """
+        buckets, limit = [0], FIRST_BUCKET
+        for size in reversed(self.sizes):
+            buckets[-1] += size
+            if buckets[-1] * self.bytes_per_parameter >= limit:
+                buckets.append(0)
+                limit = BUCKET
+        return tuple(size for size in buckets if size)
 
     @property
     def bytes(self) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paceline.simulator.engines import payloads
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.build import build
-from paceline.simulator.scenario.tables import ddp_buckets, presets
+from paceline.simulator.scenario import tables
 from tests.helpers.cases import looped
 from tests.helpers.worlds import (
     DIGITS,
@@ -174,9 +174,9 @@ def test_local_sgd_by_hand():
 PARAMETERS = {"resnet50": 25_557_032, "bert-base": 109_482_240, "gpt2": 124_439_808}
 
 
-@looped("name", presets())
+@looped("name", PARAMETERS)
 def test_presets_have_as_many_parameters_as_published(name):
-    assert sum(presets()[name]) == PARAMETERS[name]
+    assert sum(tables.sizes(name)) == PARAMETERS[name]
 
 
 @given(st.lists(st.integers(1, 9_000_000), min_size=1, max_size=60), st.sampled_from([2, 4]))
@@ -187,7 +187,8 @@ def test_buckets_are_those_of_pytorch(sizes, width):
     assign = torch.distributed._compute_bucket_assignment_by_size
     found, _ = assign(tensors, [2**20, 25 * 2**20], [False] * len(tensors), list(range(len(sizes))))
     theirs = tuple(sum(tensors[index].numel() for index in bucket) for bucket in found)
-    assert ddp_buckets(sizes, width) == theirs
+    table = {"tensors": sizes, "bytes_per_parameter": float(width)}
+    assert tables.Model.model_validate(table).buckets == theirs
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 40))

@@ -68,9 +68,9 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
     named = {**regions(scenario), scenario.server.region: ("server", "region")}
     wanted: list[tuple[KeyPath, str]] = [(where, name) for name, where in named.items() if name]
     strange = [(where, name) for where, name in wanted if name not in platform]
-    homes = [home for home in platform.homes if home not in platform.host_links]
     for where, name in strange:
-        near = nearest(name, [*platform.members, *homes], "hosts and zones")
+        places = (place for place in platform.members if place not in platform.host_links)
+        near = nearest(name, places, "hosts and zones")
         yield from broken((True, where, "no-host"), file=file, near=near)
     if strange:
         return

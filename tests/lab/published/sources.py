@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from paceline.simulator.scenario.hardware import link_kind
-from paceline.simulator.scenario.tables import presets
+from paceline.simulator.scenario.tables import sizes as tensor_sizes
 
 Row = Mapping[str, str]
 BOX = 4  # GPUs of a node at HKBU
@@ -53,7 +53,7 @@ def hkbu(row: Row) -> Case | None:
     method, _, kind = row["method"].partition("-")
     algorithm: dict[str, Any] = {"name": "ssgd" if method == "BSP" else "ssgd-bucketed"}
     if method == "WFBP":
-        sizes = presets()[tensors] if isinstance(tensors, str) else tensors
+        sizes = tensor_sizes(tensors)
         algorithm["buckets"] = [*reversed(sizes)]
     network: dict[str, Any] = {**CARDS[row["link"]]}
     cluster: dict[str, Any] = {"workers": gpus, "compute": f"{batch / rate} s"}
