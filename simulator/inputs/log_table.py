@@ -176,10 +176,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
 
 
 def _events(path: Path) -> tuple[list[str], Rows]:
-    """Read the scalars of a TensorBoard event file: a row per step, a column per tag.
-
-    Raises ValueError where the library is not installed.
-    """
+    """Read the scalars of a TensorBoard event file: a row per step, a column per tag."""
     try:
         from tensorboard.backend.event_processing import event_file_loader  # noqa: PLC0415
         from tensorboard.util import tensor_util  # noqa: PLC0415

@@ -63,10 +63,7 @@ def read(text: str) -> tuple[list[str], list[tuple[int, list[Any]]]] | None:
 
 
 def _found(pattern: str, lines: Sequence[str]) -> list[tuple[int, re.Match[str]]]:
-    """Return the lines of steps that have the commonest rank and total.
-
-    The progress bars of evaluations have other totals.
-    """
+    """Return the lines of steps with the commonest rank and total, so no bars of evaluations."""
     steps = [(n, at) for n, line in enumerate(lines) if (at := re.search(pattern, line))]
     keys = [
         (at.groupdict().get("of"), *re.findall(PATTERNS["rank"], at.string)[:1]) for _, at in steps
@@ -121,10 +118,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _value(text: str, key: str) -> float:
-    """Return a number such as 11.5K, or the seconds of a clock.
-
-    The comma of 1,705 divides thousands, except in losses and seconds.
-    """
+    """Return a number such as 11.5K, or the seconds of a clock."""
+    # the comma of 1,705 divides thousands, except in losses and seconds
     if re.fullmatch(PATTERNS["thousands"], text) and not key.endswith(("loss", "_s")):
         text = text.replace(",", "")
     return clock(text.rstrip("K")) * (1e3 if text.endswith("K") else 1.0)

@@ -165,12 +165,8 @@ def _demand_inside(
 
 
 def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:
-    """Merge a scenario's table into the files that it extends, directly or indirectly.
-
-    A name is a path relative to the file's folder, or a shipped scenario. If the first may be
-    `anywhere`, it is relative to the working directory. Raises InputError, also for a file that
-    names files outside its folder.
-    """
+    """Merge a scenario's table into the files that it extends, directly or indirectly."""
+    # a name is relative to its file, or to the working directory if the first may be `anywhere`
     layers, folder, visited = [(origin.file, written)], origin.folder, [Path(origin.file).resolve()]
     while isinstance(name := layers[-1][1].get("extends"), str) and name:
         path, where = folder / name, f"{layers[-1][0]}: extends = {show(name)}"

@@ -109,11 +109,7 @@ def coordinates(spec: Quadratic) -> int:
 
 
 def _signs(workers: int, dimension: int, seed: int, share: float) -> Array:
-    """Return +-sqrt(share) or 0 per worker and coordinate, (workers, dimension).
-
-    With an odd number of workers, one has 0; the others are scaled up to compensate, as far as all
-    curvatures stay positive.
-    """
+    """Return +-sqrt(share) or 0 per worker and coordinate, (workers, dimension)."""
     pairs = workers // 2
     if not pairs:
         return np.zeros((workers, dimension))
@@ -121,5 +117,6 @@ def _signs(workers: int, dimension: int, seed: int, share: float) -> Array:
     columns = np.tile(signs, (dimension, 1))
     rng = generator(seed, Purpose.OBJECTIVE, SIGNS)
     signs = rng.permuted(columns, axis=1).T
+    # of an odd number one worker has 0; the others make up for it while curvatures stay positive
     scaled: Array = signs * np.sqrt(min(1.0, share * workers / (2 * pairs)))
     return scaled

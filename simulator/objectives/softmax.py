@@ -192,10 +192,8 @@ def _own(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _totals(scores: Array) -> tuple[Array, Array]:
-    """Return exponentials of scores (..., samples, classes), and sums over classes.
-
-    A sample's largest score is subtracted from its scores, in place, to avoid overflow.
-    """
+    """Return exponentials of scores (..., samples, classes), and their sums over classes."""
+    # in place; without the largest score an exponential could overflow
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
     exponentials = np.exp(scores)
     return exponentials, np.add.reduce(exponentials, axis=-1, keepdims=True)

@@ -131,13 +131,11 @@ UNITS = 32  # a transformer's blocks: FSDP gathers each while the previous one c
 
 
 def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: float) -> float:
-    """Return the seconds per step that a ring among a worker's devices adds.
+    """Return the seconds per step that a ring among a worker's devices adds to `compute`.
 
     Without sharding, an all-reduce (2(n - 1) steps of 1/n of the model) hides behind the backward
     pass, except its last bucket. With FSDP, an all-gather before each pass and a reduce-scatter
-    (3(n - 1) steps; Zhao et al., arXiv 2304.11277) hide behind the passes, except the first unit's
-    gather and the last one's scatter. Communication longer than its pass is visible. `compute`:
-    mean seconds per step.
+    (Zhao et al., arXiv 2304.11277) hide behind the passes, except the ends: a gather, a scatter.
     """
     if group.inner is None or not model_bytes:
         return 0.0

@@ -170,8 +170,7 @@ def _local(
 ) -> tuple[dict[str, Any], str]:
     """Return the table of a run with local steps, and a finding.
 
-    It is compared with the one of `runs`, data-parallel ones, whose batch is the nearest, where
-    both reach the same losses. The critical batch makes up for another batch.
+    Its steps are compared with those of the data-parallel one of `runs` whose batch is nearest.
     """
     other = min(runs, key=lambda one: abs(math.log(one.batch / run.batch)))
     drawn, _ = _factor(other, run, fitted.warmup)
@@ -200,10 +199,7 @@ def _whole(value: float) -> float:
 def _critical(
     fitted: Curve, first: Trained, others: Sequence[Trained], given: Given
 ) -> tuple[Critical, float | None, list[str]]:
-    """Return the critical batch, the tokens of a run with it, and notes.
-
-    Without evidence it is a typical one, with a note.
-    """
+    """Return the critical batch, the tokens of a run with it, and notes if there is no evidence."""
     if given.noise_scale:
         return batch.given((min(given.noise_scale), max(given.noise_scale))), None, []
     factors, ends = list[tuple[float, float, np.ndarray]](), list[float]()

@@ -262,10 +262,7 @@ def _number(cell: Any, kind: str, least: float, most: float) -> float:
 
 
 def _quantity(name: str) -> tuple[str, int] | None:
-    """Return the quantity of a column by its name, and its rank among such columns.
-
-    Losses of an evaluation come first, then other losses, then TensorBoard's "Value".
-    """
+    """Return the quantity of a column by its name, and its rank among such columns."""
     words = log_table.words(log_table.bare(name))
     if "loss" in words and {*words} <= LOSS_WORDS:
         return "loss", 1 - bool(EVALUATED & {*words})

@@ -242,12 +242,9 @@ def _updated(
     program: str,
     gain: Callable[[float], float],
 ) -> tuple[float, float, np.ndarray]:
-    """Combine law and user's runs; similar settings have similar errors.
-
-    The law's error is a Gaussian process, so runs count by their precision. Its standard deviations
-    are the law's and those of set-ups, a share of the workers' gain. Without a law the runs alone
-    determine the scale, without a pull towards zero. `law`: mean and deviation at the place.
-    """
+    """Combine the law's mean and deviation with the user's runs, by a Gaussian process."""
+    # The deviations are the law's and those of set-ups, a share of the workers' gain. Without a law
+    # the runs alone determine the scale, without a pull towards zero.
     (mean, sd), has_law = law, program in ALIKE
     laws = [by_law(program, run.place, FACTS.tokens) for run in runs]
     places = np.array([at, *(run.place for run in runs)])

@@ -31,13 +31,9 @@ ITERATIONS = 20  # until the steps and the critical batch agree
 BISECTIONS = 40  # of a range of log steps, to less than 1e-9
 ROUNDS = 4.0  # number of rounds over which a penalty sets in
 SHARPEST = 0.1
-"""Curvature times rate of the sharpest relevant modes at tuned rates; a program that is unstable
-there needs a lower rate. Synchronous SGD's tuned rate suits uncorrected means 5 steps late (stable
-up to 0.28), but not means 20 steps late (0.08) (notes on delayed averaging, Zhu et al., NeurIPS
-2021)."""
-LOUDEST = 3e-7
-"""Largest variance of a step's noise over the final loss: the noise of a surrogate then changes the
-loss by about 0.02 % (a mode's noise times its distance counts while it is far from its optimum)."""
+"""Curvature times rate of the sharpest relevant modes at tuned rates, which suit means 5 steps late
+(stable up to 0.28), but not 20 (0.08) (notes on delayed averaging, Zhu et al., NeurIPS 2021)."""
+LOUDEST = 3e-7  # largest variance of a step's noise over the final loss, which moves by 0.02 % then
 SETTLED = 0.6  # share of the largest stable curvature: sharper modes would settle late
 QUARTER = 0.25  # share of a run that shows an algorithm's cost to 0.15 of its log of steps
 LEAST_GAIN = 0.01  # least log of the factor of steps that more workers save, because it divides
@@ -300,19 +296,19 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
     )  # fmt: skip
     bare = replace(bare, basis="extrapolated") if bare.beyond else bare
     cost = _cost(world, bare)
+    evident = cost is not None
+    codec = getattr(world.algorithm.parameters.get("codec"), "kind", "raw")
+    period = max(bare.tau or 1.0, 1.0) if evident else bare.period
+    result = replace(bare, direct=evident and codec == "raw", evident=evident, period=period)
     if cost is None:
-        result, cost = bare, _mechanism(world, apart or 1.0, bare)
-    else:
-        codec = getattr(world.algorithm.parameters.get("codec"), "kind", "raw")
-        direct, period = codec == "raw", max(bare.tau or 1.0, 1.0)
-        result = replace(bare, direct=direct, evident=True, period=period)
-        if not direct:
-            sd = MECHANISM["codec"]
-            cost = replace(
-                cost, sd=math.hypot(cost.sd, sd), errors=cost.errors + sd * evidence.drawn(codec),
-                basis="mechanism" if cost.basis == "published" else cost.basis,
-                sentence=f"{cost.sentence}; times the cost of {codec} by the mechanism",
-            )  # fmt: skip
+        cost = _mechanism(world, apart or 1.0, bare)
+    elif codec != "raw":
+        sd = MECHANISM["codec"]
+        cost = replace(
+            cost, sd=math.hypot(cost.sd, sd), errors=cost.errors + sd * evidence.drawn(codec),
+            basis="mechanism" if cost.basis == "published" else cost.basis,
+            sentence=f"{cost.sentence}; times the cost of {codec} by the mechanism",
+        )  # fmt: skip
     sources, why = law.basis, cost.why
     if bare.beyond:
         sources += f", fitted up to {law.fitted[1]:.3g} tokens and extrapolated beyond"
@@ -375,17 +371,14 @@ def _baseline(text: str, tokens: float, logged: bool) -> Curve:
 
 
 def _period(world: World) -> float | None:
-    """Return the steps between agreements of a program, if evidence may cover it.
-
-    No evidence covers proximal terms, nor late means, which cost more than local steps.
-    """
+    """Return the steps between agreements of a program, if evidence may cover it."""
     program, given = world.program, world.algorithm.parameters
-    if given.get("mu"):
+    if given.get("mu"):  # no evidence covers proximal terms
         return None
     if program.bound_covers and program.sends_gradients:
         return 1.0  # synchronous SGD
     if program.overlaps and world.algorithm.name not in evidence.ALIKE:
-        return None
+        return None  # late means cost more than local steps
     tau = given.get("tau")
     fixed = tau.value if isinstance(tau, FixedPeriod) else tau
     return float(fixed) if isinstance(fixed, int) else None
@@ -423,15 +416,12 @@ def _cost(world: World, expected: Expected) -> Penalty | None:
 
 
 def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
-    """Return the user's runs with local steps, if they are allowed as evidence.
-
-    A factor of steps is converted to a ratio of losses at the end of the run `expected`. It grows
-    with the gain of the workers: a program loses about the same share of that all along.
-    """
+    """Return the user's runs as evidence: ratios of losses at the end of the run `expected`."""
     spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
     for n, run in enumerate(spec.own if "measured" in spec.penalty else ()):
         critical = batch.given(spec.noise_scale).value if spec.noise_scale else None
+        # a program loses about the same share of its workers' gain all along
         grown = expected.gain(run.workers) / expected.gain(run.workers, critical)
         at = expected.steps, expected.progress(run.workers)
         cost = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)

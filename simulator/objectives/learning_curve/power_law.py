@@ -125,11 +125,7 @@ def _ahead(u: Any, first: float, warmup: Any) -> Any:
 
 
 def _laws(theta: Array, bins: Bins, inlier: Array) -> tuple[Array, Array, Array]:
-    """Return candidate laws: rows, scales' precisions, errors (candidates, bins).
-
-    Scales follow by least squares. The shift in these rows is relative to the first point, not to
-    zero, and a row also has the warm-up.
-    """
+    """Return candidate laws (shifts from the first point; warm-ups), precisions and errors."""
     u, y, count = bins
     exponent, reach = np.exp(theta[:, 0]), np.exp(theta[:, 1]) * max(u[0], LEAST)
     floor, warmup = theta[:, 2] * y.min(), np.maximum(theta[:, 3], 0.0)
@@ -225,10 +221,8 @@ def _binned(u: Array, loss: Array) -> Bins:
 
 
 def _noise(errors: Array) -> tuple[float, float]:
-    """Return a mean error's variance times its number, and the independent share.
-
-    Errors are correlated if means over sqrt(n) parts vary more than independent errors would.
-    """
+    """Return a mean error's variance times its number, and the independent share."""
+    # Errors are correlated if means over sqrt(n) parts vary more than independent errors would.
     usual = 4 * 1.4826 * float(np.median(np.abs(errors)))
     errors, count = np.clip(errors, -usual, usual), len(errors)
     parts = np.array_split(errors, math.ceil(math.sqrt(count)))
