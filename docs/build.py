@@ -1,29 +1,15 @@
 """Update the generated parts of docs/: `make docs`.
 
-    python docs/build.py [NAME ...]           parameters, results and figures (all: minutes) python
-    docs/build.py --check [NAME ...]   report what is out of date, without simulation
+    python docs/build.py [NAME ...]           parameters, results and figures (all: minutes)
+    python docs/build.py --check [NAME ...]   report what is out of date, without simulation
 
 Without names, docs/reference/scenario.md (every key of a scenario) is also written or checked.
 
-A page, docs/programs/NAME.md, is written by hand, with equations in the code's notation:
-
-    # NAME
-    Its purpose in one sentence; the update rule in `$$`; deviations from the paper.
-    ## When to use it
-    ## Parameters
-    <!-- parameters -->      the program's parameters, from the catalogue
-    <!-- end -->
-    ## Reading the figure
-    ![Contents](NAME.png)
-    `paceline simulate programs/NAME` makes it. Then two or three sentences.
-    <!-- results -->         the table that the command prints
-    <!-- end -->
-    ## Paper
-
-Text between two such comments is replaced; a pair may be omitted. The figures come from
-scenarios/programs/NAME.toml: NAME.png is the run's figure.png (loss against time), and
-NAME-tau.png is tau.png; only figures that a page shows are made. Runs are stored in runs/NAME, as
-by the command, and repeated only after a change. In equations no backslash may precede
+A page, docs/programs/NAME.md, is written by hand, with equations in the code's notation and the
+headings of the others. Text between <!-- parameters --> or <!-- results --> and <!-- end --> is
+replaced, from the catalogue and from `paceline simulate programs/NAME`. NAME.png is the run's
+figure.png, NAME-tau.png its tau.png and so on; only figures that a page shows are made. Runs are
+stored in runs/NAME, and repeated only after a change. In equations no backslash may precede
 punctuation, because Markdown would remove it.
 """
 

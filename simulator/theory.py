@@ -52,11 +52,6 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
     return expected_max(workers, tau) + D / tau
 
 
-def scalability(compute: float, seconds_per_step: float) -> float:
-    """Return the share of time spent computing (DTS)."""
-    return compute / seconds_per_step
-
-
 @dataclass(frozen=True)
 class ErrorBound:
     """AdaComm's Theorem 2: a bound on the least E||grad F||^2 within a time.
@@ -252,7 +247,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
                 "speedup": step(1) / step(tau),
                 "valid": bound.valid(tau) if bound else None,
                 "floor": bound.floor(tau) if bound else None,
-                "scalability": scalability(alone, step(tau)),
+                "scalability": alone / step(tau),
             }
             for tau in scenario.theory.periods
         ],

@@ -57,11 +57,14 @@ class Objective(Protocol):
 
 
 class Nothing:
-    """Time only: vectors are empty and there is no loss."""
+    """Time only: vectors are empty; the loss depends on steps alone, if there is one."""
 
     dimension = 1
     start = NOTHING
     notes: tuple[str, ...] = ()
+
+    def __init__(self, loss: Callable[[float], float] = lambda step: nan) -> None:
+        self._loss = loss
 
     def source(self, rank: int) -> GradientSource:
         """Return this object, whose gradients are all `NOTHING`."""
@@ -76,8 +79,8 @@ class Nothing:
         return nan, NOTHING
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return nan for the loss."""
-        return Evaluation(nan, nan)
+        """Return the loss after `step` local steps."""
+        return Evaluation(self._loss(step), nan)
 
 
 class TheoremTwo(Nothing):

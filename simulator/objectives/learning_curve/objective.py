@@ -1,7 +1,7 @@
 """Predict an algorithm's loss from a baseline's curve and a penalty.
 
 `expect` predicts without a run. If published runs or the user's runs show an algorithm's cost, its
-loss follows the baseline's curve by steps (`FromCurve`). Otherwise its program runs on a
+loss follows the baseline's curve by steps. Otherwise its program runs on a
 `Surrogate`, which shows the effects of delay, noise, lost gradients and codecs.
 """
 
@@ -15,12 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...inputs import untrusted
-from ...programs.effects import Vector
 from ...programs.pieces.schedule import FixedPeriod
 from ...results import intervals
 from ...scenario.scenario import Algorithm, Scenario, World
 from ...scenario.tables import CurveOfFile, LearningCurve
-from ..objective import Evaluation, Nothing
+from ..objective import Nothing
 from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve
@@ -67,9 +66,9 @@ class Expected(Penalty):
     kind: ClassVar[str] = "learning-curve"
     dimension: ClassVar[None] = None
 
-    def make(self, workers: int, seed: int) -> "FromCurve":
+    def make(self, workers: int, seed: int) -> Nothing:
         """Make the objective of a run, if `direct` or `followed`."""
-        return FromCurve(self.followed or self.loss)
+        return Nothing(self.followed or self.loss)
 
     def loss(self, step: float) -> float:
         """Return the curve's loss after `step` local steps, with the penalty."""
@@ -193,17 +192,6 @@ class Expected(Penalty):
         return drawn[:, None]
 
 
-class FromCurve(Nothing):
-    """Time only; `loss` gives the loss after a number of local steps."""
-
-    def __init__(self, loss: Callable[[float], float]) -> None:
-        self._loss = loss
-
-    def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss after `step` local steps."""
-        return Evaluation(self._loss(step), math.nan)
-
-
 @dataclass(frozen=True)
 class Goal(Shape):
     """An algorithm's surrogate; `rate`: learning rate on it, `averaged`: see `Gains`."""
@@ -224,23 +212,10 @@ class Goal(Shape):
         start = self.start * np.sqrt(self.curvature / curvature)
         return replace(self, curvature=curvature, start=start)
 
-    def make(self, workers: int, seed: int) -> "Surrogate":
+    def make(self, workers: int, seed: int) -> Diagonal:
         """Make the objective of a run."""
-        return Surrogate(self, workers, seed)
-
-
-class Surrogate(Diagonal):
-    """The loss of a `Goal` times the ratio by evidence."""
-
-    def __init__(self, goal: Goal, workers: int, seed: int) -> None:
-        noisy = replace(goal, deviation=goal.deviation * np.sqrt(goal.averaged))
-        super().__init__(noisy, np.zeros((workers, goal.dimension)), seed)
-        self._ratio = goal.expected.ratio
-
-    def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss of the user's model."""
-        loss, accuracy, _ = super().evaluate(x, step)
-        return Evaluation(float(loss * self._ratio(step)), accuracy)
+        noisy = replace(self, deviation=self.deviation * np.sqrt(self.averaged))
+        return Diagonal(noisy, np.zeros((workers, self.dimension)), seed, self.expected.ratio)
 
 
 def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:

@@ -70,9 +70,12 @@ def shape(
 
 
 class Diagonal(NoisyQuadratic):
-    """A noisy quadratic of a `Shape`; `shifts`: a row of optima per worker."""
+    """A noisy quadratic of a `Shape`, times a `ratio` by steps; `shifts`: the workers' optima."""
 
-    def __init__(self, shape: Shape, shifts: Array, seed: int) -> None:
+    def __init__(
+        self, shape: Shape, shifts: Array, seed: int, ratio: Callable[[float], Any] | None = None
+    ) -> None:
+        self._ratio = ratio or (lambda step: 1.0)
         self.spectrum, self.start, self.shifts = shape.curvature, shape.start, shifts
         self.dimension, self.floor, self.seed = len(shape.start), shape.floor, seed
         self.noise, self.couplings = 1.0, None
@@ -80,6 +83,11 @@ class Diagonal(NoisyQuadratic):
             self.spread = 1 / np.asarray(shape.deviation)
         self.notes = ()
         self.start.flags.writeable = False
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """Return the loss, times the ratio."""
+        loss, accuracy, _ = super().evaluate(x, step)
+        return Evaluation(float(loss * self._ratio(step)), accuracy)
 
 
 @dataclass
