@@ -18,7 +18,6 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import store
 from paceline.simulator.results.figures import style
-from paceline.validate.checks import require_runnable
 from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch
 from paceline.validate.measurement import evidence, measure
@@ -26,7 +25,7 @@ from paceline.validate.torch_objective import models
 from paceline.validate.training import records
 from paceline.validate.training.events import EVENT, STEP
 from paceline.validate.training.task import Job, TrainingTask
-from paceline.validate.validation import validate
+from paceline.validate.validation import require_runnable, validate
 from tests.helpers.cases import beside, looped
 
 WORLD = tomllib.loads(beside(__file__, "validate.toml"))
