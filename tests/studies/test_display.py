@@ -131,18 +131,3 @@ def test_a_report_is_the_path_of_a_page(results):
     made = results["Comparison"]
     path = paceline.report([made.predicted.path])
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_the_study_of_a_search_is_optunas_own(results):
-    import optuna
-
-    result = results["TuneResult"]
-    assert isinstance(result.study, optuna.Study)
-    tried = {choice.candidate.label: choice.candidate for choice in result.ranked}
-    for trial in result.study.trials:
-        candidate = tried[trial.user_attrs["label"]]
-        assert trial.params == result.space.parameters(candidate.family, candidate.varied)
-    assert {trial.user_attrs["label"] for trial in result.study.trials} == tried.keys()
-    copy = optuna.create_study()
-    copy.add_trials(result.study.trials)
-    assert copy.best_value == result.study.best_value

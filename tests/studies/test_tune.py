@@ -220,7 +220,7 @@ def test_ties_are_what_is_known_to_be_equivalent():
 def result(*contenders):
     scenario = parse(world(GRID))
     order, place = order_of(contenders), space(scenario)[0]
-    return TuneResult(place, TIME, [0, 1, 2, 3], ranked(*contenders), order, [], [], 0, 0, [], 0.0)
+    return TuneResult(place, TIME, [0, 1, 2, 3], ranked(*contenders), order, [], 0, 0, [], 0.0)
 
 
 def test_simplicity_chooses_among_equivalents_alone():

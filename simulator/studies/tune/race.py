@@ -5,20 +5,19 @@ configuration's mean must exceed the best mean by `margin` (adaptive capping: Hu
 Leyton-Brown and Stützle, JAIR 2009). Configurations that are not surely worse run again for longer.
 One that was given up comes back if the final best does not justify that.
 
-Optuna proposes configurations in batches of a fixed size, by a sampler seeded by the batch, and
-gets the outcomes in order. So neither the number of processes nor an interruption changes the
+Configurations are proposed in batches of a fixed size, by a generator seeded by the batch, from the
+outcomes of earlier batches. So neither the number of processes nor an interruption changes the
 answer: a resumed search repeats the same proposals, and finds the stored runs.
 """
 
 import hashlib
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -37,29 +36,9 @@ from ..executors import Place
 from .objective import Modelled, Score, TuningObjective
 from .space import Candidate, Point, Space
 
-if TYPE_CHECKING:  # optuna takes half a second to import
-    from optuna import Study, Trial
-
-
 Run = tuple[Scenario, int]
 """A scenario, whose first algorithm is run, and the seed."""
 FIGURES = ("tune", "tune-tradeoffs")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence optuna's messages and warnings inside the block."""
-    import optuna  # noqa: PLC0415 - half a second
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            warnings.filterwarnings("ignore", "Choices for a categorical")  # tables, for a codec
-            yield
-    finally:
-        optuna.logging.set_verbosity(level)
 
 
 class TuneDirectory(store.RecordDirectory):
@@ -332,47 +311,45 @@ class Race:
 
 @dataclass
 class Search(Race):
-    """The state of a search; `refused`: the reasons for refused combinations.
-
-    `study`: Optuna's study.
-    """
+    """The state of a search; `refused`: the reasons for refused combinations."""
 
     seed: int = 0
     progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
-    study: "Study | None" = None
 
     def run(self, trials: int, first: Sequence[Point]) -> list[Contender]:
         """Try up to `trials` configurations, starting with `first`; all if there are no more."""
-        import optuna  # noqa: PLC0415
-
         size = self.space.size
         whole = size is not None and size <= trials
         total = size if whole and size is not None else trials
-        fixed = optuna.samplers.RandomSampler(0)  # the queue has everything to try
-        self.study = study = optuna.create_study(study_name="paceline", sampler=fixed)
-        for point in [*first, *(self._others(first) if whole else ())]:
-            study.enqueue_trial(self.space.parameters(*point))
+        queue = [*first, *(self._others(first) if whole else ())]
         proposed = batch = 0
         self.runner.progress = say = self._reporter(total)
         say()
         while proposed < (total if whole else PATIENCE * total) and self._tried < total:
-            if not whole:
-                study.sampler = optuna.samplers.TPESampler(
-                    seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
-                    multivariate=True,
-                    group=True,
-                    constant_liar=True,
-                )
             wanted = WHOLE_BATCH if whole and batch else BATCH
             wanted = min(wanted, total - (proposed if whole else self._tried))
-            self._batch(study, [study.ask() for _ in range(wanted)])
+            points = queue[proposed : proposed + wanted]
+            generator = np.random.default_rng([self.seed, batch])
+            points += [self._proposal(generator) for _ in range(wanted - len(points))]
+            self._batch(points)
             proposed, batch = proposed + wanted, batch + 1
             say()
         while self.contenders and (again := self.readmitted()):
             self.runner.progress = self._reporter(total)
             self._run_rounds(again)
         return list(self.contenders.values())
+
+    def _proposal(self, generator: np.random.Generator) -> Point:
+        """Return a random point, or half the time the best one with another value."""
+        family, chosen = self.space.random(generator)
+        if self.contenders and generator.random() < 0.5:
+            best = min(self.contenders.values(), key=Contender.mean).candidate
+            family, chosen = best.family, dict(best.varied)
+            if chosen:
+                key = generator.choice([*chosen])
+                chosen[key] = self.space.entries[family].random(key, generator)
+        return family, chosen
 
     @property
     def _tried(self) -> int:
@@ -401,30 +378,18 @@ class Search(Race):
         order = np.random.default_rng(self.seed).permutation(len(rest))
         return [rest[index] for index in order]
 
-    def _batch(self, study: "Study", trials: Sequence["Trial"]) -> None:
-        """Let one batch race, and report the outcomes to the study in order."""
-        from optuna.trial import TrialState  # noqa: PLC0415
-
-        contenders: dict[Trial, Contender] = {}
-        for trial in trials:
-            family, chosen = self.space.suggest(trial)
+    def _batch(self, points: Sequence[Point]) -> None:
+        """Let one batch race."""
+        fresh = dict[str, Contender]()
+        for family, chosen in points:
             try:
                 candidate = self.space.candidate(family, chosen)
             except InputError as error:
                 self.refused[f"{family} {chosen}"] = str(error)
-                study.tell(trial, state=TrialState.FAIL)
                 continue
-            trial.set_user_attr("label", candidate.label)
-            rival = self.contenders.setdefault(candidate.label, Contender(candidate))
-            contenders[trial] = rival
-        fresh = (contender for contender in contenders.values() if not contender.scores)
-        self._run_rounds([*dict.fromkeys(fresh)])
-        for trial, contender in contenders.items():
-            trial.report(contender.mean(), len(contender.scores))
-            if contender.stopped:
-                study.tell(trial, state=TrialState.PRUNED)
-            else:
-                study.tell(trial, contender.mean())
+            if candidate.label not in self.contenders:
+                fresh[candidate.label] = self.contenders[candidate.label] = Contender(candidate)
+        self._run_rounds([*fresh.values()])
 
     def _run_rounds(self, racing: Sequence[Contender]) -> None:
         """Run contenders with one block of seeds after another; losers drop out."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import InputError
 from ...inputs.messages import toml
@@ -37,9 +37,6 @@ from .objective import TuningObjective
 from .race import Contender
 from .space import Space
 
-if TYPE_CHECKING:
-    from optuna import Study
-
 
 @dataclass(frozen=True, repr=False)
 class TuneResult(Display):
@@ -47,7 +44,7 @@ class TuneResult(Display):
 
     `ranked`: every configuration tried, the best first; `order`: the order of those not given up;
     `runs`: simulations that were needed, of which `resumed` were stored before; `notes`:
-    assumptions; `study`: Optuna's study.
+    assumptions.
     """
 
     space: Space
@@ -60,7 +57,6 @@ class TuneResult(Display):
     resumed: int
     notes: list[str]
     wall_seconds: float
-    study: "Study | None" = None
 
     @property
     def scenario(self) -> Scenario:

@@ -4,7 +4,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ...errors import InputError
 from ...inputs.messages import nearest
@@ -19,9 +21,6 @@ from ...scenario.scenario import OWN, Algorithm, Scenario
 from ...scenario.tables import Bound, LearningCurve, NoObjective, Range
 from . import parts
 from .parts import Part
-
-if TYPE_CHECKING:  # optuna takes half a second to import
-    from optuna import Trial
 
 Values = tuple[Any, ...] | Range
 Point = tuple[str, dict[str, Any]]
@@ -92,6 +91,17 @@ class Entry:
         """The part of its name after the name of its program."""
         return self.variant + (f" on {self.part.name}" if self.part else "")
 
+    def random(self, key: str, generator: np.random.Generator) -> Any:
+        """Return a random value of a parameter; a real number has three digits."""
+        values = self.choices[key]
+        if not isinstance(values, Range):
+            return values[generator.integers(len(values))]
+        low, high = values.low, values.high + values.whole  # a whole number is rounded down
+        share = generator.random()
+        value = low * (high / low) ** share if values.log else low + share * (high - low)
+        value = math.floor(value) if values.whole else float(f"{value:.3g}")
+        return type(value)(min(max(value, values.low), values.high))
+
 
 @dataclass(frozen=True)
 class Space:
@@ -147,25 +157,11 @@ class Space:
         written = [Candidate("", table) for table in tables]
         return written or [self.candidate(*point) for point in self.first()]
 
-    def parameters(self, family: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a point as the parameters of an optuna trial."""
-        return {"algorithm": family} | {f"{family}.{key}": x for key, x in chosen.items()}
-
-    def suggest(self, trial: "Trial") -> Point:
-        """Let the search choose a family, and values of its parameters."""
-        family = trial.suggest_categorical("algorithm", list(self.entries))
-        chosen = dict[str, Any]()
-        for key, values in self.entries[family].choices.items():
-            name = f"{family}.{key}"
-            if not isinstance(values, Range):
-                chosen[key] = trial.suggest_categorical(name, values)
-            elif values.whole:
-                low, high = int(values.low), int(values.high)
-                chosen[key] = trial.suggest_int(name, low, high, log=values.log)
-            else:
-                value = trial.suggest_float(name, values.low, values.high, log=values.log)
-                chosen[key] = min(max(float(f"{value:.3g}"), values.low), values.high)
-        return family, chosen
+    def random(self, generator: np.random.Generator) -> Point:
+        """Return a random point: any family, with any values of its parameters."""
+        family = str(generator.choice([*self.entries]))
+        entry = self.entries[family]
+        return family, {key: entry.random(key, generator) for key in entry.choices}
 
     def candidate(self, family: str, chosen: Mapping[str, Any]) -> Candidate:
         """Return a configuration. Raises InputError for values that are refused together."""

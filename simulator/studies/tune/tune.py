@@ -16,7 +16,7 @@ from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
-from .race import Runner, Search, TuneDirectory, quiet
+from .race import Runner, Search, TuneDirectory
 from .result import TuneResult, notes_of
 from .space import Space, space
 
@@ -64,7 +64,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         "tune", scenario, seeds=numbers, engine=engine, objective=aim.name,
         trials=trials,
     )  # fmt: skip
-    with quiet(), executors.study(execution, TuneDirectory, options, out, overwrite) as place:
+    with executors.study(execution, TuneDirectory, options, out, overwrite) as place:
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
         notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
         runner = Runner(aim, place)
@@ -81,9 +81,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
-        result = TuneResult(
-            tried, aim, numbers, ranked, order, refused, *ran, notes, took, search.study
-        )
+        result = TuneResult(tried, aim, numbers, ranked, order, refused, *ran, notes, took)
         if place.directory:
             save(result, place.directory)
     return result

@@ -16,7 +16,7 @@ import psutil
 # Import everything once: commands are forks of this process, which has no threads.
 PRELOAD = [
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.pyplot",
-    "optuna", "rich.console", "scipy.stats", "sklearn.datasets",
+    "rich.console", "scipy.stats", "sklearn.datasets",
     "paceline.simulator.reports.terminal", "paceline.simulator.reports.page.page",
     "paceline.simulator.studies.papers.reproduce", "paceline.simulator.studies.sweep.sweep",
     "paceline.simulator.studies.tune.tune",
