@@ -137,6 +137,12 @@ class Task:
         return hashlib.sha256(text).hexdigest()[:32]
 
 
+def key_of_all(scenario: Scenario, seeds: range, engine: str, *more: Any) -> str:
+    """Hash all that determines the numbers of a scenario's algorithms, and `more`."""
+    tasks = [Task(one, seeds.start, 0, engine).key(scenario) for one in scenario.algorithm]
+    return hashlib.sha256(store.dump([*tasks, len(seeds), *more])).hexdigest()[:32]
+
+
 @cache
 def code_hash(*others: str | Path) -> str:
     """Hash the sources of the simulator, and `others`, which may change within one version."""

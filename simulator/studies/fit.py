@@ -6,10 +6,8 @@ smooth function of the keys. Optuna's samplers, which assume no smoothness, woul
 simulations, and give no intervals.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, isfinite, log2, nan
@@ -22,14 +20,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import InputError
 from ..inputs import messages, paths, untrusted
 from ..load.document import read_toml
+from ..load.explain import explain, line
 from ..load.load import load, loaded, varied
 from ..objectives import plugins
 from ..results import statistics, store
 from ..results.intervals import NORMAL
 from ..results.store import Destination
-from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.scenario import Scenario
 from . import executors, size
-from .execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
+from .execution import (
+    Execution,
+    Progress,
+    demand_algorithms,
+    key_of_all,
+    seed_range,
+    settings,
+)
 from .numbers import Number, Range, quantity, read_range
 from .result import Result
 from .solve import alone
@@ -43,7 +49,7 @@ Keys = Mapping[str, Range]
 
 
 class _Target(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     number: str
     value: Quantity
@@ -57,8 +63,13 @@ class _Target(BaseModel):
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    keys: dict[str, str] = Field(min_length=1, max_length=LARGEST)
-    target: list[_Target] = Field(min_length=1, max_length=LARGEST)
+    keys: dict[str, str] = Field(
+        max_length=LARGEST,
+        description='ranges of the keys that may move, as "server.apply" = "1 ms to 100 ms"',
+    )
+    target: list[_Target] = Field(
+        max_length=LARGEST, description="a [[target]] table for each number to meet, with its value"
+    )
     tolerance: Quantity | None = None
 
 
@@ -84,8 +95,7 @@ class Target:
         texts = [
             f"{key}={limits.text(x)}" for (key, limits), x in zip(keys.items(), values, strict=True)
         ]
-        with _about(self.terms[0].where, texts):
-            return varied(self.variant, texts)
+        return varied(self.variant, texts, where=self.terms[0].where)
 
     def labels(self, scenario: Scenario) -> list[str]:
         """Return the algorithm of every term. Raises InputError unless each names one."""
@@ -121,26 +131,15 @@ def read_targets(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
 
 def _stated(file: Path) -> _File:
     """Return the contents of a file. Raises InputError."""
+    table = {key: value for key, value in read_toml(file).items() if value not in ({}, [])}
+    if isinstance(keys := table.get("keys"), dict):
+        table["keys"] = dict(_flat(keys))
     try:
-        table = read_toml(file)
-        if isinstance(keys := table.get("keys"), dict):
-            table["keys"] = dict(_flat(keys))
         return _File.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = tuple(part for part in first["loc"] if part not in ("str", "int", "float"))
-        what = messages.sentence(first, path, first["input"])
-        if first["type"] in messages.UNKNOWN:
-            model = _Target if len(path) > 1 else _File
-            names = {field.alias or key for key, field in model.model_fields.items()}
-            what = f"unknown; {messages.nearest(str(path[-1]), sorted(names), 'keys')}"
-        elif first["type"] in (*messages.MISSING, "too_short"):
-            what = (
-                "missing; name keys that may move under [keys], as "
-                '"server.apply" = "1 ms to 100 ms", and each number to meet, with its value, as a '
-                "[[target]] table"
-            )
-        raise InputError(f"{file}: {messages.dotted(path)}: {what}") from None
+        faults = explain(error, table, _File.model_json_schema())
+        path, sentence = next(iter(faults.items()))
+        raise InputError(line(str(file), path, sentence, table, {})) from None
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -177,8 +176,7 @@ def _target(
         raise InputError(f"{where}: sets {name}, which [keys] varies; leave it out here or there")
     if (variant := (stated.scenario, *stated.sets)) not in variants:
         origin = _scenario(file.parent, stated.scenario, where) if stated.scenario else base
-        with _about(where, stated.sets):
-            variants[variant] = varied(origin, stated.sets)
+        variants[variant] = varied(origin, stated.sets, where=where)
     tolerance = whole.tolerance if stated.tolerance is None else stated.tolerance
     if tolerance is None or (allowed := _si(tolerance, where)) <= 0:
         raise InputError(f"{where}: needs a tolerance above zero, here or above all targets")
@@ -197,20 +195,7 @@ def _target(
 def _scenario(folder: Path, name: str, where: str) -> Scenario:
     if paths.leaves(name, folder):
         raise InputError(f"{where}: scenario {name}: outside that folder; move it there")
-    beside = folder / name
-    return load(beside if beside.is_file() else name)
-
-
-@contextmanager
-def _about(where: str, sets: Sequence[str] = ()) -> Iterator[None]:
-    """Begin an InputError with `where` instead of --set, which the user did not write."""
-    try:
-        yield
-    except InputError as error:
-        message = str(error)
-        for text in sets:
-            message = message.replace(f"--set {text}", text)
-        raise InputError(f"{where}: {message}") from None
+    return load(folder / name if (folder / name).is_file() else name)
 
 
 def _si(written: Quantity, where: str) -> float:
@@ -235,35 +220,33 @@ Reading = list[float]
 
 @dataclass(frozen=True)
 class Job:
-    """A scenario to simulate, and the targets that read it."""
+    """A scenario to simulate, and the targets that read it, with the labels of their terms."""
 
     scenario: Scenario
-    targets: tuple[Target, ...]
+    targets: Sequence[tuple[Target, Sequence[str]]]
     seeds: range
+
+    @classmethod
+    def of(cls, scenario: Scenario, targets: Sequence[Target], seeds: range) -> "Job":
+        """Return the job for targets of a scenario, without algorithms that none of them names."""
+        pairs = [(target, target.labels(scenario)) for target in targets]
+        named = {label for _, labels in pairs for label in labels}
+        chosen = tuple(one for one in scenario.algorithm if one.label in named)
+        return cls(scenario.model_copy(update={"algorithm": chosen}), pairs, seeds)
 
     def key(self, engine: str) -> str:
         """Hash everything that determines the readings."""
-        parts = [Task(a, self.seeds.start, 0, engine).key(self.scenario) for a in self._algorithms]
-        parts += [target.text for target in self.targets]
-        return hashlib.sha256(store.dump([parts, len(self.seeds)])).hexdigest()[:32]
-
-    @property
-    def _algorithms(self) -> list[Algorithm]:
-        labels = {label for target in self.targets for label in target.labels(self.scenario)}
-        return [algorithm for algorithm in self.scenario.algorithm if algorithm.label in labels]
+        texts = [target.text for target, _ in self.targets]
+        return key_of_all(self.scenario, self.seeds, engine, texts)
 
     def readings(self, execution: Execution) -> list[Reading]:
-        """Simulate the algorithms that the targets name, and read the number of every target."""
-        scenario = self.scenario.model_copy(update={"algorithm": tuple(self._algorithms)})
-        seeds = list(self.seeds)
+        """Simulate, and read the number of every target."""
+        scenario, seeds = self.scenario, list(self.seeds)
         runs = [run for one in scenario.algorithm for run in execution.run(scenario, one, seeds)]
         whole = Result(scenario, seeds, runs)
         results = [whole, *(alone(whole) if len(seeds) > 1 else [whole])]
         rows = [{row["label"]: row for row in result.algorithms} for result in results]
-        return [
-            [target.of(row, target.labels(self.scenario)) for row in rows]
-            for target in self.targets
-        ]
+        return [[target.of(row, at) for row in rows] for target, at in self.targets]
 
 
 @dataclass(frozen=True)
@@ -343,8 +326,12 @@ def fit(  # noqa: PLR0913 - the options of the command
         def measure(jobs: Sequence[Job]) -> list[list[Reading]]:
             nonlocal count
             versions = plugins.versions(*(job.scenario.objective for job in jobs))
-            work = executors.Work(
-                partial(_work, execution), _description, len, versions, lambda job: job.key(engine)
+            work: executors.Work[Sequence[Job], list[Any]] = executors.Work(
+                partial(_work, execution),
+                lambda block: f"target {block[0].targets[0][0].label}",
+                len,
+                versions,
+                lambda job: job.key(engine),
             )
 
             def say(done: float, _: int) -> None:
@@ -377,11 +364,6 @@ def _work(execution: Execution, jobs: Sequence[Job]) -> list[Any]:
     return [statistics.jsonable(job.readings(execution)) for job in jobs]
 
 
-def _description(jobs: Sequence[Job]) -> str:
-    (job,) = jobs
-    return f"target {job.targets[0].label} ({statistics.seeds(job.seeds)})"
-
-
 def _spread(keys: Keys) -> int:
     """Return the number of points to try first."""
     return 1 << max(3, ceil(log2(4 * len(keys))))
@@ -409,23 +391,21 @@ class _Search:
 
     def at(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return readings, shape (places, targets, 1 + seeds)."""
-        points = [self._values(place) for place in places]
+        pairs = [zip(self.limits, place.tolist(), strict=True) for place in places]
+        points = [tuple(limits.at(z) for limits, z in pair) for pair in pairs]
         missing: dict[tuple[Any, ...], list[Target]] = {}
         for point in dict.fromkeys(points):
             for target in targets:
                 if (point, target.label) not in self.readings:
                     missing.setdefault((point, id(target.variant)), []).append(target)
         jobs = [
-            Job(wanted[0].moved(self.keys, point), tuple(wanted), self.seeds)
+            Job.of(wanted[0].moved(self.keys, point), wanted, self.seeds)
             for (point, _), wanted in missing.items()
         ]
         for (point, _), job, readings in zip(missing, jobs, self.measure(jobs), strict=True):
-            for target, values in zip(job.targets, readings, strict=True):
+            for (target, _), values in zip(job.targets, readings, strict=True):
                 self.readings[point, target.label] = values
         return np.array([[self.readings[p, target.label] for target in targets] for p in points])
-
-    def _values(self, place: np.ndarray) -> tuple[float, ...]:
-        return tuple(limits.at(float(z)) for limits, z in zip(self.limits, place, strict=True))
 
     def residuals(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return by how many standard errors targets are missed, shape (places, targets)."""
@@ -440,13 +420,10 @@ class _Search:
         ends = np.clip([place - steps, place + steps], 0, 1)
         there = self.residuals(targets, [*ends[0], *ends[1]]).reshape(2, len(self.limits), -1)
         apart = np.where((there == ABSENT).any(axis=0), 0.0, there[1] - there[0])
-        wide = [  # between the values that are simulated
-            one.place(one.at(high)) - one.place(one.at(low))
-            for one, low, high in zip(
-                self.limits, ends[0].diagonal(), ends[1].diagonal(), strict=True
-            )
-        ]
-        return np.asarray((apart / np.array([x or np.inf for x in wide])[:, None]).T)
+        pairs = [zip(self.limits, end.diagonal().tolist(), strict=True) for end in ends]
+        low, high = (np.array([one.place(one.at(z)) for one, z in pair]) for pair in pairs)
+        wide = np.where(high > low, high - low, np.inf)  # between the values that are simulated
+        return np.asarray((apart / wide[:, None]).T)
 
     def best(self) -> np.ndarray:
         """Return the best position. Raises InputError for a number that never changes."""
@@ -464,17 +441,15 @@ class _Search:
                     "which it depends, or hold the target out"
                 )
 
-        def residuals(place: np.ndarray) -> np.ndarray:
+        def missed(place: np.ndarray) -> np.ndarray:
             return np.asarray(self.residuals(self.used, [place])[0])
 
-        def cost(place: np.ndarray) -> float:
-            return float((residuals(place) ** 2).sum())
-
-        first, close = min(spread, key=cost), SETTLED**2 if self.certain else SETTLED
+        first = min(spread, key=lambda place: sum(missed(place) ** 2))
+        close = SETTLED**2 if self.certain else SETTLED
         how: dict[str, Any] = {"xtol": close, "ftol": close, "gtol": None, "max_nfev": MOST}
         inside, slope = np.clip(first, SETTLED, 1 - SETTLED), partial(self.jacobian, self.used)
-        end = least_squares(residuals, inside, slope, bounds=(0, 1), **how).x
-        return min((first, end), key=cost)
+        end = least_squares(missed, inside, slope, bounds=(0, 1), **how).x
+        return min(first, end, key=lambda place: sum(missed(place) ** 2))
 
     def result(self, base: Scenario, count: Callable[[], int]) -> FitResult:
         """Search, and return the values."""

@@ -1,6 +1,5 @@
 """`paceline sweep`: run a scenario at many points of its keys, and collect one table."""
 
-import hashlib
 import math
 import random
 import re
@@ -17,13 +16,20 @@ from ...inputs import messages
 from ...load.document import override
 from ...load.load import Programs, loaded, varied
 from ...objectives import plugins
-from ...results import statistics, store
+from ...results import store
 from ...results.figures import style
 from ...results.statistics import jsonable
 from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from .. import executors, size
-from ..execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
+from ..execution import (
+    Execution,
+    Progress,
+    demand_algorithms,
+    key_of_all,
+    seed_range,
+    settings,
+)
 from . import table
 from .table import Record, SweepResult
 
@@ -135,12 +141,6 @@ class SweepTask:
     seeds: range
     point: Point
 
-    def key(self, engine: str) -> str:
-        """Hash everything that determines the point's numbers."""
-        tasks = [Task(one, self.seeds.start, 0, engine) for one in self.scenario.algorithm]
-        keys = [*(task.key(self.scenario) for task in tasks), len(self.seeds)]
-        return hashlib.sha256(store.dump(keys)).hexdigest()[:32]
-
 
 def sweep(  # noqa: PLR0913 - the options of the command
     scenario: Scenario | str | Path,
@@ -172,7 +172,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
         raise InputError("vary and points: both given; leave one out")
     chosen = grid(_axes(vary)) if vary else [texts(point) for point in points]
     check(chosen)
-    scenarios = table.labelled(_scenarios(scenario, chosen))
+    overrides = [[f"{key}={text}" for key, text in point.items()] for point in chosen]
+    scenarios = table.labelled([varied(scenario, sets, where="") for sets in overrides])
     execution = Execution(engine, jobs, dask)
     ranges = [seed_range(scenario, seeds, seed) for scenario in scenarios]
     for one in scenarios:
@@ -185,10 +186,10 @@ def sweep(  # noqa: PLR0913 - the options of the command
     with executors.study(execution, store.SweepDirectory, stated, out, overwrite) as place:
         work = executors.Work(
             partial(run_tasks, execution),
-            _description,
+            lambda block: ", ".join(f"{key}={text}" for key, text in block[0].point.items()),
             lambda block: len(block[0].seeds) * len(block[0].scenario.algorithm),
             plugins.versions(*(scenario.objective for scenario in scenarios)),
-            lambda task: task.key(engine),
+            lambda task: key_of_all(task.scenario, task.seeds, engine),
             # shuffled, so that the remaining time can be estimated early
             lambda left: [[at] for at in random.Random(0).sample(left, len(left))],
         )
@@ -208,27 +209,6 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
         else [texts({key: value})[key] for value in values]
         for key, values in vary.items()
     }
-
-
-def _scenarios(base: Scenario, points: Sequence[Point]) -> list[Scenario]:
-    """Return the scenario at every point. Raises InputError for the first fault."""
-    scenarios = list[Scenario]()
-    for point in points:
-        overrides = [f"{key}={text}" for key, text in point.items()]
-        try:
-            scenarios.append(varied(base, overrides))
-        except InputError as error:
-            message = str(error)
-            for text in overrides:
-                message = message.replace(f"--set {text}", text)
-            raise InputError(message) from None
-    return scenarios
-
-
-def _description(tasks: Sequence[SweepTask]) -> str:
-    (task,) = tasks
-    point = ", ".join(f"{key}={value}" for key, value in task.point.items())
-    return f"{point} ({statistics.seeds(task.seeds)})"
 
 
 def run_tasks(execution: Execution, tasks: Sequence[SweepTask]) -> list[Record]:
