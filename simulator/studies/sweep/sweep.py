@@ -5,6 +5,7 @@ import random
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -66,48 +67,36 @@ def split(text: str, where: str = "") -> list[str]:
     values, value = [], ""
     for part in text.split(","):
         value = f"{value},{part}" if value else part.strip()
-        fault = _fault(value)
-        if not fault:
+        if _complete(value):
             values.append(value.strip())
             value = ""
     if value:
-        raise InputError(f"{where}: not TOML; close its quotes and brackets: {value} ({fault})")
+        raise InputError(f"{where}: not TOML; close its quotes and brackets: {value}")
     if not all(values):
         raise InputError(f'{where}: a value is missing; write "" for an empty text')
     return values
 
 
-_CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
-
-
-def _fault(value: str) -> str:
-    """Return why a value that begins like TOML is not TOML; "" if it is."""
-    closes = _CLOSES.get(value[:1])
-    if closes is None:
-        return ""
-    if not value.rstrip().endswith(closes):  # parsing after every comma takes quadratic time
-        return f"no {closes} at its end"
-    try:
-        tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError) as error:
-        return str(error)
-    return ""
+def _complete(value: str) -> bool:
+    """Return whether a value that begins like TOML is TOML."""
+    closes = {"[": "]", "{": "}", '"': '"', "'": "'"}.get(value[:1], "")
+    if closes and value.rstrip().endswith(closes):  # parsing at every comma takes quadratic time
+        with suppress(ValueError, RecursionError):
+            tomllib.loads(f"value = {value}")
+            return True
+    return not closes
 
 
 def grid(values: Axes) -> list[Point]:
     """Return all combinations, the last key varying fastest. Raises InputError."""
+    if not values:
+        raise InputError(
+            "nothing to vary; name keys and values, such as network.latency=20 ms,40 ms"
+        )
     count = math.prod(map(len, values.values()))
     if count > LARGEST:
         raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")
     return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
-
-
-def texts(point: Mapping[str, Any]) -> Point:
-    """Return a point with its values as texts for `--set`."""
-    return {
-        key: value if isinstance(value, str) else messages.toml(jsonable(value))
-        for key, value in point.items()
-    }
 
 
 def value(text: str) -> Any:
@@ -115,22 +104,6 @@ def value(text: str) -> Any:
     table: dict[str, Any] = {}
     override(table, f"value={text}")
     return table["value"]
-
-
-def check(points: Sequence[Point]) -> None:
-    """Raise InputError unless there are points, and all have the same keys."""
-    if not points or not points[0]:
-        raise InputError(
-            "nothing to vary; name keys and values, such as network.latency=20 ms,40 ms"
-        )
-    if len(points) > LARGEST:
-        raise InputError(f"{len(points)} points: at most {LARGEST} in one sweep; give fewer")
-    for index, point in enumerate(points):
-        if [*point] != [*points[0]]:
-            raise InputError(
-                f"points[{index}]: its keys are {', '.join(point)}; "
-                f"give each point those of the first: {', '.join(points[0])}"
-            )
 
 
 @dataclass(frozen=True)
@@ -144,9 +117,8 @@ class SweepTask:
 
 def sweep(  # noqa: PLR0913 - the options of the command
     scenario: Scenario | str | Path,
-    vary: Mapping[str, Sequence[Any]] | None = None,
+    vary: Mapping[str, Sequence[Any]],
     *,
-    points: Sequence[Mapping[str, Any]] = (),
     seeds: int | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -158,7 +130,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     progress: Progress | None = None,
     force: bool = False,
 ) -> SweepResult:
-    """Simulate `scenario` at every combination of values, or at every point.
+    """Simulate `scenario` at every combination of values.
 
     Keys and values are those of `--set` ("algorithm.local-sgd.tau", "20 ms"); values may also be
     numbers, lists and dicts. The last key varies fastest. All points are checked before anything
@@ -168,10 +140,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     replaced only if `overwrite`. Raises InputError.
     """
     scenario = loaded(scenario, programs)
-    if vary and points:
-        raise InputError("vary and points: both given; leave one out")
-    chosen = grid(_axes(vary)) if vary else [texts(point) for point in points]
-    check(chosen)
+    chosen = grid(_axes(vary))
     overrides = [[f"{key}={text}" for key, text in point.items()] for point in chosen]
     scenarios = table.labelled([varied(scenario, sets, where="") for sets in overrides])
     execution = Execution(engine, jobs, dask)
@@ -206,7 +175,7 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
     return {
         key: split(values, key)
         if isinstance(values, str)
-        else [texts({key: value})[key] for value in values]
+        else [x if isinstance(x, str) else messages.toml(jsonable(x)) for x in values]
         for key, values in vary.items()
     }
 

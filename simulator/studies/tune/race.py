@@ -12,7 +12,7 @@ answer: a resumed search repeats the same proposals, and finds the stored runs.
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,49 +57,6 @@ class TuneDirectory(store.RecordDirectory):
     def keep(self, key: str, result: Any) -> None:
         """Store a score."""
         super().keep(key, statistics.jsonable(result))
-
-
-@dataclass
-class Runner:
-    """A scorer of configurations, which runs them at a `place`, and counts the runs.
-
-    `done`: runs that were needed; `resumed`: how many of them the directory had. `progress` is
-    called with the finished runs of a call, and with their total.
-    """
-
-    objective: TuningObjective
-    place: Place
-    done: int = 0
-    resumed: int = 0
-    progress: Progress = lambda done, total: None
-
-    def __call__(self, tasks: Sequence[Run]) -> list[Score]:
-        """Return the score of every run; it depends only on the run."""
-
-        def blocks(left: list[int]) -> list[list[int]]:
-            return [[*block] for _, block in groupby(left, lambda index: id(tasks[index][0]))]
-
-        work = executors.Work(
-            partial(run_block, self.objective, self.place.execution),
-            _description,
-            len,
-            plugins.versions(*(scenario.objective for scenario, _ in tasks)),
-            self._key if self.place.kept else None,
-            blocks,
-        )
-        scores, stored = executors.complete(self.place, work, tasks, self.progress)
-        self.done, self.resumed = self.done + len(scores), self.resumed + stored
-        return scores
-
-    def _key(self, task: Run) -> str:
-        """Hash everything that determines a run's score."""
-        scenario, seed = task
-        of_run = Task(scenario.algorithm[0], seed, 0, self.place.execution.engine).key(scenario)
-        return hashlib.sha256(f"{self.objective!r}{of_run}".encode()).hexdigest()[:32]
-
-
-def _description(tasks: Sequence[Run]) -> str:
-    return f"{tasks[0][0].algorithm[0].label} ({statistics.seeds(seed for _, seed in tasks)})"
 
 
 def run_block(
@@ -188,14 +145,22 @@ class Contender:
 
 @dataclass
 class Race:
-    """The contenders that have run so far, by label; `seeds`: all seeds they may run."""
+    """The contenders that have run so far, by label; `seeds`: all seeds they may run.
+
+    `runs`: runs that were needed; `resumed`: how many of them were stored before.
+    """
 
     space: Space
     objective: TuningObjective
-    runner: Runner
+    place: Place
     seeds: Sequence[int]
     contenders: dict[str, Contender] = field(default_factory=dict)
     judge: Contender | None = None  # the reference for all, once it has run with all seeds
+    runs: int = 0
+    resumed: int = 0
+
+    def say(self, runs: float = 0.0, of: int = 0) -> None:
+        """Report `runs` finished runs of the current call."""
 
     def extend(self, racing: Sequence[Contender], count: int) -> None:
         """Run contenders until they have `count` seeds; stop the losers."""
@@ -262,8 +227,34 @@ class Race:
                 world = self.space.world(contender.candidate, duration)
                 tasks += [(world, self.seeds[index]) for index in left]
                 places += [(contender, index) for index in left]
-        for (contender, index), score in zip(places, self.runner(tasks), strict=True):
+        for (contender, index), score in zip(places, self._scores(tasks), strict=True):
             contender.scores[index] = score
+
+    def _scores(self, tasks: Sequence[Run]) -> list[Score]:
+        """Return the score of every run; it depends only on the run."""
+        objective, execution = self.objective, self.place.execution
+
+        def key(task: Run) -> str:
+            scenario, seed = task
+            of_run = Task(scenario.algorithm[0], seed, 0, execution.engine).key(scenario)
+            return hashlib.sha256(f"{objective!r}{of_run}".encode()).hexdigest()[:32]
+
+        def blocks(left: list[int]) -> list[list[int]]:
+            return [[*block] for _, block in groupby(left, lambda index: id(tasks[index][0]))]
+
+        work: executors.Work[Sequence[Run], list[Score]] = executors.Work(
+            partial(run_block, objective, execution),
+            lambda block: (
+                f"{block[0][0].algorithm[0].label} ({statistics.seeds(seed for _, seed in block)})"
+            ),
+            len,
+            plugins.versions(*(scenario.objective for scenario, _ in tasks)),
+            key if self.place.kept else None,
+            blocks,
+        )
+        scores, stored = executors.complete(self.place, work, tasks, self.say)
+        self.runs, self.resumed = self.runs + len(scores), self.resumed + stored
+        return scores
 
     def _cut(self, count: int, runs: int = 1) -> float:
         """Return the time (s) after which `runs` runs together are surely worse than the best."""
@@ -311,11 +302,16 @@ class Race:
 
 @dataclass
 class Search(Race):
-    """The state of a search; `refused`: the reasons for refused combinations."""
+    """The state of a search; `refused`: the reasons for refused combinations.
+
+    `reported`: how many configurations of `total` the last report of progress had.
+    """
 
     seed: int = 0
     progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
+    reported: float = 0.0
+    total: int = 0
 
     def run(self, trials: int, first: Sequence[Point]) -> list[Contender]:
         """Try up to `trials` configurations, starting with `first`; all if there are no more."""
@@ -324,8 +320,8 @@ class Search(Race):
         total = size if whole and size is not None else trials
         queue = [*first, *(self._others(first) if whole else ())]
         proposed = batch = 0
-        self.runner.progress = say = self._reporter(total)
-        say()
+        self.total = total
+        self.say()
         while proposed < (total if whole else PATIENCE * total) and self._tried < total:
             wanted = WHOLE_BATCH if whole and batch else BATCH
             wanted = min(wanted, total - (proposed if whole else self._tried))
@@ -334,9 +330,9 @@ class Search(Race):
             points += [self._proposal(generator) for _ in range(wanted - len(points))]
             self._batch(points)
             proposed, batch = proposed + wanted, batch + 1
-            say()
+            self.say()
         while self.contenders and (again := self.readmitted()):
-            self.runner.progress = self._reporter(total)
+            self.reported = 0.0
             self._run_rounds(again)
         return list(self.contenders.values())
 
@@ -355,22 +351,17 @@ class Search(Race):
     def _tried(self) -> int:
         return len(self.contenders) + len(self.refused)
 
-    def _reporter(self, total: int) -> Callable[..., None]:
-        """Return a function that reports progress in configurations; racing ones count by seeds."""
-        reached, seeds = 0.0, len(self.seeds)
-
-        def say(runs: float = 0.0, of: int = 0) -> None:
-            nonlocal reached
-            done = sum(
-                1.0 if rival.stopped else sum(score.ran > 0 for score in rival.scores) / seeds
-                for rival in self.contenders.values()
-            )
-            # Runs that were cut are repeated, but count once.
-            reached = max(reached, min(self._tried, len(self.refused) + done + runs / seeds))
-            if self.progress:
-                self.progress(reached, total)
-
-        return say
+    def say(self, runs: float = 0.0, of: int = 0) -> None:
+        """Report progress in configurations; racing ones count by seeds."""
+        done = sum(
+            1.0 if rival.stopped else sum(score.ran > 0 for score in rival.scores) / len(self.seeds)
+            for rival in self.contenders.values()
+        )
+        # Runs that were cut are repeated, but count once.
+        now = min(self._tried, len(self.refused) + done + runs / len(self.seeds))
+        self.reported = max(self.reported, now)
+        if self.progress:
+            self.progress(self.reported, self.total)
 
     def _others(self, first: Sequence[Point]) -> list[Point]:
         """Return the rest of the grid in random order, so that good points come early."""

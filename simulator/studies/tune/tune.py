@@ -16,7 +16,7 @@ from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
-from .race import Runner, Search, TuneDirectory
+from .race import Search, TuneDirectory
 from .result import TuneResult, notes_of
 from .space import Space, space
 
@@ -67,8 +67,7 @@ def tune(  # noqa: PLR0913 - the options of the command
     with executors.study(execution, TuneDirectory, options, out, overwrite) as place:
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
         notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
-        runner = Runner(aim, place)
-        search = Search(tried, aim, runner, numbers, seed=seed, progress=progress)
+        search = Search(tried, aim, place, numbers, seed=seed, progress=progress)
         contenders = search.run(trials, tried.first())
         if not contenders:
             reason = next(iter(search.refused.values()))
@@ -80,7 +79,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         based = {label: rival for label, rival in models.items() if rival.basis}
         notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
         refused, took = list(search.refused.values()), time.perf_counter() - began
-        ran = runner.done, runner.resumed
+        ran = search.runs, search.resumed
         result = TuneResult(tried, aim, numbers, ranked, order, refused, *ran, notes, took)
         if place.directory:
             save(result, place.directory)
