@@ -72,9 +72,11 @@ def run_on(
     Many short simulations can thus share one executor, whose processes take longer to start.
     """
     tasks, execution = plan(scenario, numbers, place.execution.engine, paired), place.execution
-    work = executors.Work(
+    work: executors.Work[Sequence[Task], list[Run]] = executors.Work(
         partial(run_block, scenario, execution),
-        _description,
+        lambda block: (
+            f"{block[0].algorithm.label} ({statistics.seeds(task.seed for task in block)})"
+        ),
         len,
         plugins.versions(scenario.objective),
         (lambda task: task.key(scenario)) if place.kept else None,
@@ -131,7 +133,3 @@ def run_block(scenario: Scenario, execution: Execution, tasks: Sequence[Task]) -
     first, seeds = tasks[0], [task.seed for task in tasks]
     replicates = [task.replicate for task in tasks if task.replicate is not None] or None
     return execution.run(scenario, first.algorithm, seeds, spans=first.spans, replicates=replicates)
-
-
-def _description(tasks: Sequence[Task]) -> str:
-    return f"{tasks[0].algorithm.label} ({statistics.seeds(task.seed for task in tasks)})"

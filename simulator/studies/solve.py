@@ -346,10 +346,8 @@ class _Search:
             return low + count + rises
         from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
 
-        def by_log(x: float) -> float:
-            return self.beyond(exp(x), end)
-
-        root = exp(brentq(by_log, log(low), log(high), xtol=log(CLOSE)))
+        ends = log(low), log(high)
+        root = exp(brentq(lambda x: self.beyond(exp(x), end), *ends, xtol=log(CLOSE)))
         while self.beyond(root, end) < 0:
             root *= CLOSE if rises else 1 / CLOSE
         return self.values.snapped(root)

@@ -270,13 +270,12 @@ def labelled(scenarios: Sequence[Scenario]) -> list[Scenario]:
     ]
     twice = {name for name in common if common.count(name) > 1}
     names = [f"{name} [{at}]" if name in twice else name for at, name in enumerate(common)]
-
-    def renamed(scenario: Scenario) -> Scenario:
-        pairs = zip(scenario.algorithm, names, strict=True)
-        algorithm = tuple(one.model_copy(update={"label": name}) for one, name in pairs)
-        return scenario.model_copy(update={"algorithm": algorithm})
-
-    return [*map(renamed, scenarios)]
+    pairs = [zip(scenario.algorithm, names, strict=True) for scenario in scenarios]
+    renamed = [tuple(one.model_copy(update={"label": k}) for one, k in pair) for pair in pairs]
+    return [
+        scenario.model_copy(update={"algorithm": algorithms})
+        for scenario, algorithms in zip(scenarios, renamed, strict=True)
+    ]
 
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:

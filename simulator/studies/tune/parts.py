@@ -9,7 +9,7 @@ import numpy as np
 
 from ...distributions.law import BY_NAME
 from ...errors import InputError
-from ...inputs.messages import toml
+from ...inputs.messages import nearest, toml
 from ...inputs.units import to_si
 from ...load.document import merged
 from ...network.closed_form import ClosedForm
@@ -81,7 +81,11 @@ def parts(scenario: Scenario) -> list[Part]:
             )
         part = first_sites(scenario, count)
         made.setdefault(part.counts, part.name)
-    for chosen in tune.groups:
+    for index, chosen in enumerate(tune.groups):
+        if unknown := [name for name in chosen if name not in names[:-1]]:
+            remedy = nearest(unknown[0], names[:-1], "groups")
+            where = f"{scenario.file}: tune.groups[{index}]"
+            raise InputError(f"{where}: no group {unknown[0]}; {remedy}")
         counts = tuple(size * (name in chosen) for name, size in zip(names, sizes, strict=True))
         made.setdefault(counts, " + ".join(chosen))
     for n in tune.workers:

@@ -16,7 +16,6 @@ from ...results.figures.chart import Chart
 from ...results.intervals import Estimate, stated
 from ...results.order import Order
 from ...results.verdict import (
-    Compared,
     Known,
     Question,
     Spent,
@@ -85,12 +84,12 @@ class TuneResult(Display):
         aim, order, reasons = self.objective, self.order, list[Reason]()
         best = order.best
         if aim.max_loss is not None and order.estimates:
-            return least_loss(order, self._losses, self.reference or "")
+            return least_loss(order, self._judged.losses, self.reference or "")
         if aim.ruled and order.estimates:
             return best, reasons
         if aim.steps and order.estimates:
             times = {contender.label: contender.used("days") for contender in self.ranked}
-            best, reasons = quickest(order, self._losses, times)
+            best, reasons = quickest(order, self._judged.losses, times)
         tried = {contender.label: contender for contender in self.ranked}
         label, surer = surest(
             order, best, lambda label: self._simplicity(tried[label]), self._question.unit
@@ -108,14 +107,6 @@ class TuneResult(Display):
     @cached_property
     def _judged(self) -> ranking.Judged:
         return ranking.judged(self.ranked, self.objective)
-
-    @cached_property
-    def _compared(self) -> Compared:
-        return ranking.compared(self._judged.scores)
-
-    @property
-    def _losses(self) -> Compared:
-        return self._judged.losses
 
     @cached_property
     def _equal_loss(self) -> Order:
@@ -172,7 +163,7 @@ class TuneResult(Display):
         return conclude(
             question,
             order,
-            self._compared,
+            ranking.compared(self._judged.scores),
             terms,
             pick=pick,
             ruled=aim.ruled,
@@ -188,7 +179,7 @@ class TuneResult(Display):
         for one in self.ranked:
             if one.label in (self._choice[0], base):
                 row = ranking.row(one, self.objective, self.space)
-                share = self._losses.above(one.label, base) if base else None
+                share = self._judged.losses.above(one.label, base) if base else None
                 spent[one.label] = Spent.of(row, share)._replace(loss=stated(row, "value"))
         return spent
 
@@ -255,7 +246,7 @@ class TuneResult(Display):
         aim, base, rows = self.objective, self.reference, list[dict[str, Any]]()
         for rival in contenders:
             label, row = rival.label, ranking.row(rival, aim, self.space)
-            share = self._losses.above(label, base) if base and rival.all_reached else None
+            share = self._judged.losses.above(label, base) if base and rival.all_reached else None
             row["to_reference"] = share and {"label": base} | (_stated(share) or {})
             if aim.steps and label in self._equal_loss.estimates:
                 days = self._equal_loss.estimates[label].moved(lambda seconds: seconds / DAY)

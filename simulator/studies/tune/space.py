@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...inputs.messages import nearest
 from ...load.load import varied
 from ...network.mean_cost import mean_cost
 from ...objectives import build
@@ -85,11 +84,6 @@ class Entry:
     part: Part | None = None
     late: int = 0
     variant: str = ""
-
-    @property
-    def suffix(self) -> str:
-        """The part of its name after the name of its program."""
-        return self.variant + (f" on {self.part.name}" if self.part else "")
 
     def random(self, key: str, generator: np.random.Generator) -> Any:
         """Return a random value of a parameter; a real number has three digits."""
@@ -263,7 +257,6 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
     nothing to try.
     """
     available, tuned = scenario.programs, scenario.tune.programs
-    _demand_groups(scenario)
     notes = [*scenario.notes, *consumption.paces(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
     bounds = [name for name in named if available[name].bound]
@@ -288,16 +281,6 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
         if not isinstance(scenario.objective, NoObjective):
             notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
     return Space(scenario, entries, every), notes
-
-
-def _demand_groups(scenario: Scenario) -> None:
-    """Raise InputError for a name in `tune.groups` that is no group."""
-    names = [group.name for group in scenario.cluster.group]
-    for at, chosen in enumerate(scenario.tune.groups):
-        for name in chosen:
-            if name not in names:
-                remedy = nearest(name, names, "groups")
-                raise InputError(f"{scenario.file}: tune.groups[{at}]: no group {name}; {remedy}")
 
 
 def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
@@ -338,7 +321,8 @@ def _in_parts(
         families = entries if part is None or sum(part.counts) > 1 else plain or alone
         for family, entry in (alone if part is one and one else families).items():
             for variant in _streamed(scenario, replace(entry, part=part), available):
-                expanded[family + variant.suffix] = variant
+                where = f" on {part.name}" if part else ""
+                expanded[family + variant.variant + where] = variant
     return expanded
 
 
