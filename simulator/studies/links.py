@@ -16,18 +16,15 @@ from ..scenario.cluster import Group
 from ..scenario.overhead import ModelError
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import NoObjective
-from .execution import Execution, Task
+from .execution import Execution
 
 PERIODS, FEWEST = 50, 100  # averages and steps that suffice to measure a steady step time
 PAIRED = 10  # averages that suffice if two runs share all random numbers
-KEPT = 1024  # step times in the cache, because a page repeats questions with every block of seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 DIFFERING = -0.04, 0.08  # of the fastest and slowest GPU of a kind (arXiv:2208.11035)
 COPIES = 0.06  # share that copies to DDP's buckets add on a GPU (docs/network.md)
 
 INSIDE, ONE_KIND = "links inside workers", "GPUs of one kind"
-
-_paces: dict[str, list[float]] = {}
 
 
 def time_error_models(
@@ -237,17 +234,6 @@ def _pace(
     replicates: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
     """Return the seconds per step without crashes, for every replicate if there are any."""
-    key = ""
-    if not scenario.added:  # users' programs have no version
-        key = Task(algorithm, seed, 0, execution.engine).key(scenario)
-        key += repr((scenario, replicates))
-    paces = _paces.get(key)
-    if paces is None:
-        seeds = [seed for _ in replicates or [0]]
-        runs = execution.run(scenario, algorithm, seeds, replicates=replicates)
-        paces = [prediction_interval.pace(run) * (1 - held_up(run)) for run in runs]
-        if len(_paces) >= KEPT:
-            _paces.clear()
-        if key:
-            _paces[key] = paces
-    return paces
+    seeds = [seed for _ in replicates or [0]]
+    runs = execution.run(scenario, algorithm, seeds, replicates=replicates)
+    return [prediction_interval.pace(run) * (1 - held_up(run)) for run in runs]

@@ -12,12 +12,11 @@ import pytest
 
 from paceline import simulate
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.load.load import load, parse
+from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.scenario.tables import NoObjective
-from paceline.simulator.studies import links as links_study
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.links import uncalibrated
 from paceline.validate.comparison.quantities import pace
@@ -99,27 +98,6 @@ def test_what_published_hosts_move_is_told_by_the_other_sources():
         with named(row):
             assert max(float(row["moved"]), middle) < float(row["card"])
     assert inside >= 9 * len(published) / 11
-
-
-def test_ends_of_links_are_simulated_once_for_the_same_scenario_and_seed(monkeypatch):
-    """A page asks for them with every block of its seeds."""
-    ran = []
-
-    def counted(self, scenario, algorithm, seeds, **_):
-        ran.append(scenario)
-        return run_seeds(scenario, algorithm, seeds)
-
-    monkeypatch.setattr(Execution, "run", counted)
-    monkeypatch.setattr(links_study, "_paces", {})
-    errors = []
-    for rate, seed in (("40 Mbit/s", 0), ("40 Mbit/s", 0), ("40 Mbit/s", 1), ("80 Mbit/s", 0)):
-        made = load("quickstart", [f"network.bandwidth={rate}", "network.transport=tcp"])
-        algorithm = made.algorithm[0]
-        groups = {algorithm.label: run_seeds(made, algorithm, [seed])}
-        errors.append((uncalibrated(made, groups, Execution())[algorithm.label], len(ran)))
-    assert [count for _, count in errors] == [3, 3, 6, 9]
-    assert errors[0][0] == errors[1][0]
-    assert errors[3][0] != errors[0][0]
 
 
 @pytest.mark.slow
