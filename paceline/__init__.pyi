@@ -53,8 +53,8 @@ from paceline.simulator.studies.result import Result as Result
 from paceline.simulator.studies.simulate import simulate as simulate
 from paceline.simulator.studies.solve import SolveResult as SolveResult
 from paceline.simulator.studies.solve import solve as solve
-from paceline.simulator.studies.sweep.sweep import sweep as sweep
-from paceline.simulator.studies.sweep.table import SweepResult as SweepResult
+from paceline.simulator.studies.sweep import SweepResult as SweepResult
+from paceline.simulator.studies.sweep import sweep as sweep
 from paceline.simulator.studies.tune.result import TuneResult as TuneResult
 from paceline.simulator.studies.tune.tune import tune as tune
 from paceline.simulator.theory import theory as theory

@@ -208,7 +208,7 @@ def _sweep(scenario: str, vary: list[str] | None = None, **given: Any) -> Answer
     finished runs: repeat an interrupted command, or add values, and only the rest runs.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.sweep.sweep import axes, sweep
+    from paceline.simulator.studies.sweep import axes, sweep
 
     with _study(scenario, "-sweep", **given) as (loaded, how):
         result = sweep(loaded, axes(vary or ()), **how)

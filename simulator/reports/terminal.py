@@ -20,7 +20,7 @@ from .tables import Cell, Columns, Row, named, shares, times, toml
 if TYPE_CHECKING:  # theory needs no simulator
     from ..studies.fit import FitResult
     from ..studies.result import Result
-    from ..studies.sweep.table import SweepResult
+    from ..studies.sweep import SweepResult
     from ..studies.tune.result import TuneResult
 
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}

@@ -27,7 +27,7 @@ from paceline.simulator.results.statistics import number
 from paceline.simulator.scenario.scenario import World
 from paceline.simulator.studies.learning import expected, penalties
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from paceline.simulator.studies.tune import parts
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped

@@ -19,7 +19,7 @@ from paceline.simulator.results import statistics
 from paceline.simulator.scenario.scenario import World
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from tests.helpers.cases import looped
 from tests.helpers.worlds import (
     DIGITS,

@@ -16,7 +16,7 @@ from paceline.simulator.results import documents, store
 from paceline.simulator.studies import size
 from paceline.simulator.studies.fit import read_targets
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.calibration.profile import read as read_profile
 from paceline.validate.comparison.compare import compare

@@ -30,7 +30,7 @@ from paceline.simulator.results.figures.interactive import spec as described
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.statistics import crossing, human, number
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from paceline.simulator.studies.tune.figures import dominated, tradeoffs
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare

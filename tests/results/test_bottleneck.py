@@ -11,9 +11,9 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import store, usage
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import sweep as table
 from paceline.simulator.studies.display import even
 from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.sweep import table
 from tests.helpers.cases import looped
 from tests.helpers.programs import cases
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate

@@ -15,7 +15,7 @@ from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import crossing, with_unit
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from tests.helpers.cases import beside, looped
 
 PRICES = {"currency": "USD", "node_hour": 3.6, "device_hour": 0.36, "egress_per_gb": 1000.0}

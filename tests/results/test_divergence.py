@@ -10,7 +10,7 @@ from paceline.simulator.results.columns import BY_KEY
 from paceline.simulator.results.run import CAUSE, begins
 from paceline.simulator.results.verdict import of_runs
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped

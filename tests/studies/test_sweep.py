@@ -22,8 +22,8 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
 from paceline.simulator.studies import executors
-from paceline.simulator.studies.sweep import sweep as points
-from paceline.simulator.studies.sweep import table as sweep_plot
+from paceline.simulator.studies import sweep as points
+from paceline.simulator.studies import sweep as sweep_plot
 from tests.command_line.test_command_line import (
     SCENARIO,
     command,

@@ -28,7 +28,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.verdict import ALONE
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.sweep import sweep
 from paceline.simulator.studies.tune import figures, ranking
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, TuneDirectory, seed_counts

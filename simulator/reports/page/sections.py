@@ -14,7 +14,7 @@ from ...results.figures.chart import Look, apart
 from ...results.figures.style import DASHES
 from ...results.intervals import MEDIAN, stated
 from ...results.statistics import format_loss, human, percent, with_unit
-from ...studies.sweep import table as sweeps
+from ...studies import sweep as sweeps
 from ...studies.tune import figures
 from .. import tables
 from . import changes, reading

@@ -18,7 +18,7 @@ PRELOAD = [
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.pyplot",
     "rich.console", "scipy.stats", "sklearn.datasets",
     "paceline.simulator.reports.terminal", "paceline.simulator.reports.page.page",
-    "paceline.simulator.studies.papers.reproduce", "paceline.simulator.studies.sweep.sweep",
+    "paceline.simulator.studies.papers.reproduce", "paceline.simulator.studies.sweep",
     "paceline.simulator.studies.tune.tune",
 ]  # fmt: skip
 KINDS = ("out", "err")

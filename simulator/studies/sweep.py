@@ -1,36 +1,48 @@
-"""Make the table and the figure of a sweep: one row per point and algorithm."""
+"""`paceline sweep`: run a scenario at many points of its keys, and collect one table."""
 
 import json
+import math
+import random
+import re
+import tomllib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...inputs import csv_files, messages
-from ...inputs.units import SI, to_si
-from ...objectives import plugins
-from ...results import consumption, intervals, statistics
-from ...results.columns import (
-    RESULT_COLUMNS,
-    estimate_columns,
-    estimate_of,
-    ranked_by,
+from ..errors import InputError
+from ..inputs import csv_files, messages
+from ..inputs.units import SI, to_si
+from ..load.document import override
+from ..load.load import Programs, loaded, varied
+from ..objectives import plugins
+from ..results import consumption, intervals, store
+from ..results.columns import RESULT_COLUMNS, estimate_columns, estimate_of, ranked_by
+from ..results.figures import drawing, style
+from ..results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
+from ..results.run import diverged
+from ..results.statistics import jsonable, time_unit
+from ..results.store import Destination
+from ..results.verdict import EQUAL_LOSS, Verdict, of_points
+from ..scenario.scenario import Scenario
+from . import executors, learning, links, size
+from .display import Display, even, text
+from .execution import (
+    Execution,
+    Progress,
+    demand_algorithms,
+    key_of_all,
+    seed_range,
+    settings,
 )
-from ...results.figures import drawing
-from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
-from ...results.run import diverged
-from ...results.statistics import time_unit
-from ...results.verdict import EQUAL_LOSS, Verdict, of_points
-from ...scenario.scenario import Scenario
-from .. import learning, links
-from ..display import Display, even, text
-from ..execution import Execution
-from ..numbers import unit as unit_of
-from ..result import Result
+from .numbers import unit as unit_of
+from .result import Result
 
 Row = dict[str, Any]
 Vary = Mapping[str, Sequence[Any]]
@@ -120,6 +132,14 @@ def _ends(row: Row, measure: str) -> tuple[float, float, float]:
     return (estimate.value, *(estimate.interval or (np.nan, np.nan)))
 
 
+class SweepTask(NamedTuple):
+    """A point, with all its algorithms and seeds."""
+
+    scenario: Scenario
+    seeds: range
+    point: Mapping[str, str]
+
+
 Record = dict[str, Any]
 """The JSON-able rows, notes and verdict of one point."""
 
@@ -140,7 +160,7 @@ class SweepResult(Display):
     points: list[dict[str, Any]]
     rows: list[Row]
     notes: list[str]
-    versions: dict[str, str]
+    versions: Mapping[str, str]
     picks: list[Row]
     bounds: list[str]
     resumed: int = 0
@@ -190,8 +210,9 @@ class SweepResult(Display):
         }
 
 
-def measured(scenario: Scenario, seeds: range, execution: Execution) -> Record:
-    """Simulate the algorithms of a point; return their rows, notes, and its verdict."""
+def measured(execution: Execution, tasks: Sequence[SweepTask]) -> list[Record]:
+    """Simulate the algorithms of one point; return their rows, notes, and its verdict."""
+    ((scenario, seeds, _),) = tasks
     groups = {one.label: execution.run(scenario, one, seeds) for one in scenario.algorithm}
     missed: Any = links.time_error_models(scenario, groups, execution)
     runs = [run for same in groups.values() for run in same]
@@ -207,14 +228,14 @@ def measured(scenario: Scenario, seeds: range, execution: Execution) -> Record:
         "notes": [*dict.fromkeys(notes)],
         "pick": result.pick,
     }
-    return dict(statistics.jsonable(record))
+    return [dict(jsonable(record))]
 
 
 def _row(result: Result, summary: Mapping[str, Any]) -> Row:
     """Return an algorithm's row of means with the intervals of `simulate`."""
     heavy, runs = result.scenario.heavy_tailed, result.groups[summary["label"]]
     (algorithm,) = (one for one in result.scenario.algorithm if one.label == summary["label"])
-    singles = [statistics.jsonable(result.statistics_of(algorithm, [run])) for run in runs]
+    singles = [jsonable(result.statistics_of(algorithm, [run])) for run in runs]
     row: Row = {"label": summary["label"], "program": summary["name"]}
     row |= {"engine": summary["engine"], "seeds": len(runs)}
     for column in RESULT_COLUMNS:
@@ -230,30 +251,6 @@ def _row(result: Result, summary: Mapping[str, Any]) -> Row:
             row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
     return row | {"diverged": sum(map(diverged, runs))}
-
-
-def collected(
-    base: Scenario,
-    points: list[dict[str, Any]],
-    scenarios: Sequence[Scenario],
-    records: Sequence[Record],
-    resumed: int,
-) -> SweepResult:
-    """Make a table of the records, in the order of points and algorithms."""
-    pairs = zip(points, records, strict=True)
-    rows = [point | row for point, record in pairs for row in record["rows"]]
-    notes = dict.fromkeys(note for record in records for note in record["notes"])
-    every = [algorithm for scenario in scenarios for algorithm in scenario.algorithm]
-    return SweepResult(
-        base,
-        points,
-        even(rows),
-        [*base.notes, *notes],
-        plugins.versions(*(scenario.objective for scenario in scenarios)),
-        [record["pick"] for record in records],
-        sorted({algorithm.label for algorithm in every if algorithm.bound}),
-        resumed,
-    )
 
 
 def labelled(scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -288,3 +285,160 @@ def _cell(value: Any) -> str:
         return value or ""
     written = messages.toml(value)
     return csv_files.Digits(written) if isinstance(value, int | float) else written
+
+
+LARGEST = 100_000  # points
+REMEDY = "write one such as network.latency=20 ms,40 ms"
+_ASSIGNMENT = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[^"'=])*?)\s*=(.*)""", re.DOTALL)
+
+
+def axes(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Parse texts "table.key=V1,V2". Raises InputError naming the text."""
+    values: dict[str, list[str]] = {}
+    for given in texts:
+        assignment = _ASSIGNMENT.fullmatch(given)
+        if assignment is None or not assignment[1]:
+            raise InputError(f"--vary {given}: not table.key=V1,V2; {REMEDY}")
+        key = assignment[1]
+        if key in values:
+            raise InputError(f"--vary {given}: {key} is varied twice; name all its values at once")
+        values[key] = split(assignment[2], f"--vary {given}")
+    return values
+
+
+def split(text: str, where: str = "") -> list[str]:
+    """Split values at the commas outside brackets and quotes.
+
+    A value that begins like a TOML list, table or quoted text continues until that is complete;
+    other values end at the next comma. Raises InputError, which begins with `where`.
+    """
+    values, value = [], ""
+    for part in text.split(","):
+        value = f"{value},{part}" if value else part.strip()
+        if _complete(value):
+            values.append(value.strip())
+            value = ""
+    if value:
+        raise InputError(f"{where}: not TOML; close its quotes and brackets: {value}")
+    if not all(values):
+        raise InputError(f'{where}: a value is missing; write "" for an empty text')
+    return values
+
+
+def _complete(value: str) -> bool:
+    """Return whether a value that begins like TOML is TOML."""
+    closes = {"[": "]", "{": "}", '"': '"', "'": "'"}.get(value[:1], "")
+    if closes and value.rstrip().endswith(closes):  # parsing at every comma takes quadratic time
+        with suppress(ValueError, RecursionError):
+            tomllib.loads(f"value = {value}")
+            return True
+    return not closes
+
+
+def grid(values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return all combinations, the last key varying fastest. Raises InputError."""
+    if not values:
+        raise InputError(
+            "nothing to vary; name keys and values, such as network.latency=20 ms,40 ms"
+        )
+    count = math.prod(map(len, values.values()))
+    if count > LARGEST:
+        raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")
+    return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
+
+
+def value(text: str) -> Any:
+    """Return the TOML value of a text, or else the text itself."""
+    table: dict[str, Any] = {}
+    override(table, f"value={text}")
+    return table["value"]
+
+
+def sweep(  # noqa: PLR0913 - the options of the command
+    scenario: Scenario | str | Path,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    jobs: int = 1,
+    dask: str | None = None,
+    out: str | Path | Destination | None = None,
+    overwrite: bool = False,
+    programs: Programs = None,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> SweepResult:
+    """Simulate `scenario` at every combination of values.
+
+    Keys and values are those of `--set` ("algorithm.local-sgd.tau", "20 ms"); values may also be
+    numbers, lists and dicts. The last key varies fastest. All points are checked before anything
+    runs, and equal points are computed once. The other options are those of
+    `simulate`. With `out`, everything finished stays there, so that the same call, or one with more
+    points, computes only the rest. A table of other settings, or of other points than these, is
+    replaced only if `overwrite`. Raises InputError.
+    """
+    scenario = loaded(scenario, programs)
+    chosen = grid(_axes(vary))
+    overrides = [[f"{key}={text}" for key, text in point.items()] for point in chosen]
+    scenarios = labelled([varied(scenario, sets, where="") for sets in overrides])
+    execution = Execution(engine, jobs, dask)
+    ranges = [seed_range(scenario, seeds, seed) for scenario in scenarios]
+    for one in scenarios:
+        demand_algorithms(one)
+    if not force:
+        size.demand(zip(scenarios, ranges, strict=True), execution)
+    tasks = [*map(SweepTask, scenarios, ranges, chosen)]
+    how = {"seeds": seeds, "seed": seed, "engine": engine}
+    stated = settings("sweep", scenario, points=chosen, **how)
+    with executors.study(execution, store.SweepDirectory, stated, out, overwrite) as place:
+        work = executors.Work(
+            partial(measured, execution),
+            lambda block: ", ".join(f"{key}={text}" for key, text in block[0].point.items()),
+            lambda block: len(block[0].seeds) * len(block[0].scenario.algorithm),
+            plugins.versions(*(scenario.objective for scenario in scenarios)),
+            lambda task: key_of_all(task.scenario, task.seeds, engine),
+            # shuffled, so that the remaining time can be estimated early
+            lambda left: [[at] for at in random.Random(0).sample(left, len(left))],
+        )
+        records, resumed = executors.complete(place, work, tasks, progress)
+        points = [{key: value(text) for key, text in point.items()} for point in chosen]
+        pairs = zip(points, records, strict=True)
+        notes = dict.fromkeys(note for record in records for note in record["notes"])
+        every = [algorithm for one in scenarios for algorithm in one.algorithm]
+        result = SweepResult(
+            scenario,
+            points,
+            even([point | row for point, record in pairs for row in record["rows"]]),
+            [*scenario.notes, *notes],
+            work.versions,
+            [record["pick"] for record in records],
+            sorted({algorithm.label for algorithm in every if algorithm.bound}),
+            resumed,
+        )
+        if place.directory:
+            save(result, place.directory)
+    return result
+
+
+def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the values of every key as texts; one text may hold several."""
+    return {
+        key: split(values, key)
+        if isinstance(values, str)
+        else [x if isinstance(x, str) else messages.toml(jsonable(x)) for x in values]
+        for key, values in vary.items()
+    }
+
+
+def save(result: SweepResult, directory: store.SweepDirectory) -> None:
+    """Write the table, the figure and sweep.json."""
+    document = {key: entry for key, entry in result.json().items() if key != "rows"}
+    document["scenario"]["table"] = result.scenario.table
+    document |= {"points": result.points, "bounds": result.bounds}
+    files = {"sweep.csv": csv_table(result.rows)}
+    style.save(
+        partial(figures, result),
+        lambda figures: directory.replace({**files, **figures}, document),
+        directory.path,
+    )
