@@ -70,6 +70,12 @@ class Execution:
             return run_replicates(world, seeds, replicates, engine=self.engine)
         return run_world(world, seeds, engine=self.engine, spans=spans)
 
+    def key(self, scenario: Scenario, seeds: range, *more: Any) -> str:
+        """Hash all that determines the numbers of a scenario's algorithms, and `more`."""
+        tasks = [Task(one, seeds.start, 0, self.engine) for one in scenario.algorithm]
+        keys = [task.key(scenario) for task in tasks]
+        return hashlib.sha256(store.dump([*keys, len(seeds), *more])).hexdigest()[:32]
+
     def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
         """Return how many of an algorithm's `seeds` seeds to run in one call."""
         many = batches_seeds(World(scenario, algorithm), self.engine)
@@ -135,12 +141,6 @@ class Task:
         versions, data = plugins.versions(scenario.objective), plugins.data(scenario.objective)
         text = store.dump([table, task, files, data, versions, code])
         return hashlib.sha256(text).hexdigest()[:32]
-
-
-def key_of_all(scenario: Scenario, seeds: range, engine: str, *more: Any) -> str:
-    """Hash all that determines the numbers of a scenario's algorithms, and `more`."""
-    tasks = [Task(one, seeds.start, 0, engine).key(scenario) for one in scenario.algorithm]
-    return hashlib.sha256(store.dump([*tasks, len(seeds), *more])).hexdigest()[:32]
 
 
 @cache

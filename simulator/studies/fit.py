@@ -28,14 +28,7 @@ from ..results.intervals import NORMAL
 from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
-from .execution import (
-    Execution,
-    Progress,
-    demand_algorithms,
-    key_of_all,
-    seed_range,
-    settings,
-)
+from .execution import Execution, Progress, demand_algorithms, seed_range, settings
 from .numbers import Number, Range, quantity, read_range
 from .result import Result
 from .solve import alone
@@ -234,11 +227,6 @@ class Job:
         chosen = tuple(one for one in scenario.algorithm if one.label in named)
         return cls(scenario.model_copy(update={"algorithm": chosen}), pairs, seeds)
 
-    def key(self, engine: str) -> str:
-        """Hash everything that determines the readings."""
-        texts = [target.text for target, _ in self.targets]
-        return key_of_all(self.scenario, self.seeds, engine, texts)
-
     def readings(self, execution: Execution) -> list[Reading]:
         """Simulate, and read the number of every target."""
         scenario, seeds = self.scenario, list(self.seeds)
@@ -331,7 +319,9 @@ def fit(  # noqa: PLR0913 - the options of the command
                 lambda block: f"target {block[0].targets[0][0].label}",
                 len,
                 versions,
-                lambda job: job.key(engine),
+                lambda job: execution.key(
+                    job.scenario, job.seeds, [x.text for x, _ in job.targets]
+                ),
             )
 
             def say(done: float, _: int) -> None:

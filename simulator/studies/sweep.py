@@ -33,14 +33,7 @@ from ..results.verdict import EQUAL_LOSS, Verdict, of_points
 from ..scenario.scenario import Scenario
 from . import executors, learning, links, size
 from .display import Display, even, text
-from .execution import (
-    Execution,
-    Progress,
-    demand_algorithms,
-    key_of_all,
-    seed_range,
-    settings,
-)
+from .execution import Execution, Progress, demand_algorithms, seed_range, settings
 from .numbers import unit as unit_of
 from .result import Result
 
@@ -397,7 +390,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
             lambda block: ", ".join(f"{key}={text}" for key, text in block[0].point.items()),
             lambda block: len(block[0].seeds) * len(block[0].scenario.algorithm),
             plugins.versions(*(scenario.objective for scenario in scenarios)),
-            lambda task: key_of_all(task.scenario, task.seeds, engine),
+            lambda task: execution.key(task.scenario, task.seeds),
             # shuffled, so that the remaining time can be estimated early
             lambda left: [[at] for at in random.Random(0).sample(left, len(left))],
         )
