@@ -349,10 +349,10 @@ class RecordDirectory(Directory):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
-class FitDirectory(RecordDirectory):
-    """A directory of `paceline fit`: results of simulations stay for other targets."""
+class FitDirectory(Directory):
+    """A directory of `paceline fit`: its runs stay for other targets."""
 
-    whole, names, parts = "fit.json", ("fit.json",), ".fit"
+    whole, names, parts, lasting = "fit.json", ("fit.json",), ".fit", True
 
 
 class SweepDirectory(RecordDirectory):

@@ -7,9 +7,10 @@ simulations, and give no intervals.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from math import ceil, isfinite, log2, nan
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from ..inputs import messages, paths, untrusted
 from ..load.document import read_toml
 from ..load.explain import explain, line
 from ..load.load import load, loaded, varied
-from ..objectives import plugins
 from ..results import statistics, store
 from ..results.intervals import NORMAL
 from ..results.store import Destination
@@ -30,7 +30,7 @@ from ..scenario.scenario import Scenario
 from . import executors, size
 from .execution import Execution, Progress, demand_algorithms, seed_range, settings
 from .numbers import Number, Range, quantity, read_range
-from .result import Result
+from .simulate import run_on
 from .solve import alone
 
 LARGEST = 1000  # targets, and keys
@@ -212,32 +212,6 @@ Reading = list[float]
 
 
 @dataclass(frozen=True)
-class Job:
-    """A scenario to simulate, and the targets that read it, with the labels of their terms."""
-
-    scenario: Scenario
-    targets: Sequence[tuple[Target, Sequence[str]]]
-    seeds: range
-
-    @classmethod
-    def of(cls, scenario: Scenario, targets: Sequence[Target], seeds: range) -> "Job":
-        """Return the job for targets of a scenario, without algorithms that none of them names."""
-        pairs = [(target, target.labels(scenario)) for target in targets]
-        named = {label for _, labels in pairs for label in labels}
-        chosen = tuple(one for one in scenario.algorithm if one.label in named)
-        return cls(scenario.model_copy(update={"algorithm": chosen}), pairs, seeds)
-
-    def readings(self, execution: Execution) -> list[Reading]:
-        """Simulate, and read the number of every target."""
-        scenario, seeds = self.scenario, list(self.seeds)
-        runs = [run for one in scenario.algorithm for run in execution.run(scenario, one, seeds)]
-        whole = Result(scenario, seeds, runs)
-        results = [whole, *(alone(whole) if len(seeds) > 1 else [whole])]
-        rows = [{row["label"]: row for row in result.algorithms} for result in results]
-        return [[target.of(row, at) for row in rows] for target, at in self.targets]
-
-
-@dataclass(frozen=True)
 class FitResult:
     """The fitted values of keys, and the result for every target; see `json`."""
 
@@ -308,31 +282,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     how = {"seeds": seeds, "seed": seed, "engine": engine}
     stated = settings("fit", base, targets=untrusted.text(file), **how)
     with executors.study(execution, store.FitDirectory, stated, out, overwrite) as place:
-        count, variants = 0, len({id(target.variant) for target in wanted})
-        most = variants * (_spread(keys) + MOST * (1 + 2 * len(keys)))
-
-        def measure(jobs: Sequence[Job]) -> list[list[Reading]]:
-            nonlocal count
-            versions = plugins.versions(*(job.scenario.objective for job in jobs))
-            work: executors.Work[Sequence[Job], list[Any]] = executors.Work(
-                partial(_work, execution),
-                lambda block: f"target {block[0].targets[0][0].label}",
-                len,
-                versions,
-                lambda job: execution.key(
-                    job.scenario, job.seeds, [x.text for x, _ in job.targets]
-                ),
-            )
-
-            def say(done: float, _: int) -> None:
-                if progress:
-                    progress(min(count + done, most), most)
-
-            readings, _ = executors.complete(place, work, jobs, say)
-            count += len(jobs)
-            return [[[nan if x is None else x for x in row] for row in rows] for rows in readings]
-
-        result = _Search(keys, wanted, numbers, measure, file).result(base, lambda: count)
+        result = _Search(keys, wanted, numbers, place, progress, file).result(base)
         if place.directory:
             place.directory.replace({}, result.json())
     return result
@@ -350,10 +300,6 @@ def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
     return ends
 
 
-def _work(execution: Execution, jobs: Sequence[Job]) -> list[Any]:
-    return [statistics.jsonable(job.readings(execution)) for job in jobs]
-
-
 def _spread(keys: Keys) -> int:
     """Return the number of points to try first."""
     return 1 << max(3, ceil(log2(4 * len(keys))))
@@ -363,15 +309,17 @@ def _spread(keys: Keys) -> int:
 class _Search:
     """The search for positions of the keys; every position is measured once.
 
-    `measure` turns jobs into readings; `readings` holds them by values and target.
+    `readings` holds them by values and target; `count` is the number of simulations.
     """
 
     keys: Keys
     targets: Sequence[Target]
     seeds: range
-    measure: Callable[[Sequence[Job]], list[list[Reading]]]
+    place: executors.Place
+    progress: Progress | None
     file: Path
     readings: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
+    count: int = 0
 
     def __post_init__(self) -> None:
         self.limits = [*self.keys.values()]
@@ -388,14 +336,31 @@ class _Search:
             for target in targets:
                 if (point, target.label) not in self.readings:
                     missing.setdefault((point, id(target.variant)), []).append(target)
-        jobs = [
-            Job.of(wanted[0].moved(self.keys, point), wanted, self.seeds)
-            for (point, _), wanted in missing.items()
-        ]
-        for (point, _), job, readings in zip(missing, jobs, self.measure(jobs), strict=True):
-            for (target, _), values in zip(job.targets, readings, strict=True):
-                self.readings[point, target.label] = values
+        for (point, _), wanted in missing.items():
+            readings = self._readings(wanted[0].moved(self.keys, point), wanted)
+            self.readings |= {
+                (point, at.label): row for at, row in zip(wanted, readings, strict=True)
+            }
         return np.array([[self.readings[p, target.label] for target in targets] for p in points])
+
+    def _readings(self, scenario: Scenario, targets: Sequence[Target]) -> list[Reading]:
+        """Simulate the algorithms that targets name, and read the number of every target."""
+        variants = len({id(target.variant) for target in self.targets})
+        most = variants * (_spread(self.keys) + MOST * (1 + 2 * len(self.keys)))
+
+        def say(done: float, runs: int) -> None:
+            if self.progress:
+                self.progress(min(self.count + done / runs, most), most)
+
+        labels = [target.labels(scenario) for target in targets]
+        named = tuple(one for one in scenario.algorithm if one.label in chain(*labels))
+        scenario = scenario.model_copy(update={"algorithm": named})
+        whole = run_on(self.place, scenario, self.seeds, progress=say)
+        self.count += 1
+        results = [whole, *(alone(whole) if len(self.seeds) > 1 else [whole])]
+        rows = [{row["label"]: row for row in result.algorithms} for result in results]
+        pairs = zip(targets, labels, strict=True)
+        return [[target.of(row, at) for row in rows] for target, at in pairs]
 
     def residuals(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return by how many standard errors targets are missed, shape (places, targets)."""
@@ -441,7 +406,7 @@ class _Search:
         end = least_squares(missed, inside, slope, bounds=(0, 1), **how).x
         return min(first, end, key=lambda place: sum(missed(place) ** 2))
 
-    def result(self, base: Scenario, count: Callable[[], int]) -> FitResult:
+    def result(self, base: Scenario) -> FitResult:
         """Search, and return the values."""
         best = self.best()
         residuals, freedom = self.residuals(self.used, [best])[0], len(self.used) - len(best)
@@ -466,7 +431,7 @@ class _Search:
                 "widened": widened,
                 "sentence": _unexplained(len(fitted), missed, widened),
             },
-            count(),
+            self.count,
             list(self.seeds),
         )
 

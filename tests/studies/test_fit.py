@@ -14,6 +14,7 @@ from paceline import InputError, fit, load, simulate
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.studies import fit as module
+from paceline.simulator.studies.simulate import run_on
 from tests.helpers.cases import beside, looped
 
 TABLE = tomllib.loads(beside(__file__, "searches.toml"))["ring"]
@@ -175,23 +176,26 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     written(tmp_path, MOVING + target(STEP, 1) + target(LOCAL, 0.5))
     arguments = ["fit", "my.toml", "targets.toml", "-o", "found.toml", "--jobs", "1"]
 
-    count, measure = 0, module.Job.readings
+    count = resumed = 0
 
-    def interrupted(job, execution):
-        nonlocal count
+    def interrupted(*args, **options):
+        nonlocal count, resumed
         count += 1
         if count == 12:
             raise KeyboardInterrupt
-        return measure(job, execution)
+        result = run_on(*args, **options)
+        resumed += result.resumed == len(result.runs)
+        return result
 
-    monkeypatch.setattr(module.Job, "readings", interrupted)
+    monkeypatch.setattr(module, "run_on", interrupted)
     assert command(arguments) == 130
     assert "repeat the command to resume" in capsys.readouterr().err
     assert command([*arguments, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     stored = json.loads((tmp_path / "runs/my-fit/fit.json").read_text())
     assert stored["keys"] == shown["keys"]
-    assert count == shown["evaluations"] + 1  # the first eleven were kept
+    assert count == shown["evaluations"] + 12
+    assert resumed == 11  # those before the interruption
     row = simulate(load("found.toml")).algorithms[0]
     assert row["seconds_per_step"]["mean"] == pytest.approx(1, rel=1e-4)
 
