@@ -1,7 +1,6 @@
 """`Display`, the base of every result, which shows a sentence and a figure."""
 
 import base64
-import importlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -84,23 +83,16 @@ class Display:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""
-        return extra("pandas").DataFrame(self.records())
+        try:
+            import pandas as pd  # noqa: PLC0415 - an optional package
+        except ImportError:
+            raise InputError('pandas is not installed; pip install "paceline[pandas]"') from None
+        return pd.DataFrame(self.records())
 
 
 def _whole(text: str) -> str:
     """Prevent line breaks between numbers and their units."""
     return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
-
-
-def extra(name: str) -> Any:
-    """Import a library that belongs to the optional extra of its name.
-
-    Raises InputError if it is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise InputError(f'{name} is not installed; pip install "paceline[{name}]"') from None
 
 
 def text(value: Any) -> str:

@@ -172,10 +172,6 @@ class TuningObjective:
             return math.inf
         return score.ran * self.second if self.second else 0.0
 
-    def horizon(self, value: float) -> float:
-        """Return the seconds after which a run must have exceeded `value`."""
-        return value / self.second if self.second else math.inf
-
     @property
     def of_loss(self) -> bool:
         """Whether the value depends on a loss."""

@@ -147,20 +147,24 @@ class Contender:
 class Race:
     """The contenders that have run so far, by label; `seeds`: all seeds they may run.
 
-    `runs`: runs that were needed; `resumed`: how many of them were stored before.
+    `seed`: the seed of proposals; `refused`: the reasons for refused combinations; `judge`: the
+    reference for all, once it has run with all seeds. `runs`: runs that were needed; `resumed`: how
+    many of them were stored before. `reported`: the configurations of `total` in the last report.
     """
 
     space: Space
     objective: TuningObjective
     place: Place
     seeds: Sequence[int]
+    seed: int = 0
+    progress: Progress | None = None
     contenders: dict[str, Contender] = field(default_factory=dict)
-    judge: Contender | None = None  # the reference for all, once it has run with all seeds
+    refused: dict[str, str] = field(default_factory=dict)
+    judge: Contender | None = None
     runs: int = 0
     resumed: int = 0
-
-    def say(self, runs: float = 0.0, of: int = 0) -> None:
-        """Report `runs` finished runs of the current call."""
+    reported: float = 0.0
+    total: int = 0
 
     def extend(self, racing: Sequence[Contender], count: int) -> None:
         """Run contenders until they have `count` seeds; stop the losers."""
@@ -261,7 +265,8 @@ class Race:
         best = self._best(count)
         if not math.isfinite(best):
             return self._round(self.space.limit * FIRST_CUT)
-        return self._round(self.objective.horizon(self.margin(count) * best * runs))
+        excluded, second = self.margin(count) * best * runs, self.objective.second
+        return self._round(excluded / second if second else math.inf)
 
     def _out(self, contender: Contender, margin: float) -> bool:
         """Return whether a contender is surely worse than the best."""
@@ -299,28 +304,12 @@ class Race:
     def _round(self, seconds: float) -> float:
         return min(self.space.limit, float(f"{seconds:.3g}"))
 
-
-@dataclass
-class Search(Race):
-    """The state of a search; `refused`: the reasons for refused combinations.
-
-    `reported`: how many configurations of `total` the last report of progress had.
-    """
-
-    seed: int = 0
-    progress: Progress | None = None
-    refused: dict[str, str] = field(default_factory=dict)
-    reported: float = 0.0
-    total: int = 0
-
     def run(self, trials: int, first: Sequence[Point]) -> list[Contender]:
         """Try up to `trials` configurations, starting with `first`; all if there are no more."""
-        size = self.space.size
-        whole = size is not None and size <= trials
-        total = size if whole and size is not None else trials
+        self.total = total = int(min(self.space.size, trials))
+        whole = total == self.space.size
         queue = [*first, *(self._others(first) if whole else ())]
         proposed = batch = 0
-        self.total = total
         self.say()
         while proposed < (total if whole else PATIENCE * total) and self._tried < total:
             wanted = WHOLE_BATCH if whole and batch else BATCH

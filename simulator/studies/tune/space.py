@@ -114,24 +114,17 @@ class Space:
         return self.scenario.run.duration or math.inf
 
     @property
-    def size(self) -> int | None:
-        """Return the number of configurations; None if a range has real numbers."""
-        total = 0
-        for entry in self.entries.values():
-            sizes = [_count(values) for values in entry.choices.values()]
-            if None in sizes:
-                return None
-            total += math.prod(size for size in sizes if size is not None)
-        return total
+    def size(self) -> float:
+        """Return the number of configurations; infinite if a range has real numbers."""
+        return sum(
+            math.prod(len(each) if (each := _listed(values)) else math.inf for values in choices)
+            for choices in (entry.choices.values() for entry in self.entries.values())
+        )
 
     def grid(self) -> Iterator[Point]:
         """Yield every point of a finite space."""
         for family, entry in self.entries.items():
-            listed = [
-                range(int(x.low), int(x.high) + 1) if isinstance(x, Range) else x
-                for x in entry.choices.values()
-            ]
-            for chosen in itertools.product(*listed):
+            for chosen in itertools.product(*map(_listed, entry.choices.values())):
                 yield family, dict(zip(entry.choices, chosen, strict=True))
 
     def first(self) -> list[Point]:
@@ -242,10 +235,11 @@ def _middle(values: Values) -> Any:
     return round(middle) if values.whole else middle
 
 
-def _count(values: Values) -> int | None:
+def _listed(values: Values) -> Sequence[Any]:
+    """Return all values; none of a range of real numbers."""
     if not isinstance(values, Range):
-        return len(values)
-    return int(values.high - values.low) + 1 if values.whole else None
+        return values
+    return range(int(values.low), int(values.high) + 1) if values.whole else ()
 
 
 def space(scenario: Scenario) -> tuple[Space, list[str]]:

@@ -16,7 +16,7 @@ from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range, settings
 from . import figures, ranking
 from .objective import TuningObjective, tuning_objective
-from .race import Search, TuneDirectory
+from .race import Race, TuneDirectory
 from .result import TuneResult, notes_of
 from .space import Space, space
 
@@ -55,10 +55,13 @@ def tune(  # noqa: PLR0913 - the options of the command
     numbers = list(chosen_seeds)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
-    tried, aim, notes = plan(scenario, objective)
+    tried, notes = space(scenario)
+    pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
+    worlds = [varied(scenario, table=part.applied(scenario.table)) for part in pieces.values()]
+    aim = tuning_objective(scenario, objective, worlds)
     if not force:
         worlds = [tried.world(candidate) for candidate in tried.samples()]
-        many = -(-min(trials, tried.size or trials) // len(worlds))
+        many = -(-int(min(trials, tried.size)) // len(worlds))
         size.demand([(world, chosen_seeds[:FEWEST]) for world in worlds] * many, execution)
     options = settings(
         "tune", scenario, seeds=numbers, engine=engine, objective=aim.name,
@@ -67,7 +70,7 @@ def tune(  # noqa: PLR0913 - the options of the command
     with executors.study(execution, TuneDirectory, options, out, overwrite) as place:
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
         notes = [*ends, *notes] if aim.deadline else [*notes, *ends]
-        search = Search(tried, aim, place, numbers, seed=seed, progress=progress)
+        search = Race(tried, aim, place, numbers, seed, progress)
         contenders = search.run(trials, tried.first())
         if not contenders:
             reason = next(iter(search.refused.values()))
@@ -111,17 +114,6 @@ def _until(
         deadline = min(lengths)
         notes = [f"every run ends after {statistics.human(deadline)}, like the shortest"]
     return tried.until(deadline), replace(aim, deadline=deadline), notes
-
-
-def plan(scenario: Scenario, objective: str | None) -> tuple[Space, TuningObjective, list[str]]:
-    """Return the space to search, the objective, and notes on assumptions.
-
-    Raises InputError if there is nothing to tune.
-    """
-    tried, assumed = space(scenario)
-    pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
-    worlds = [varied(scenario, table=part.applied(scenario.table)) for part in pieces.values()]
-    return tried, tuning_objective(scenario, objective, worlds), assumed
 
 
 def save(result: TuneResult, directory: TuneDirectory) -> None:
