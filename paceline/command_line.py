@@ -406,7 +406,6 @@ def _reproduce(
             out=out,
             report=report or out,
             progress=progress,
-            say=None if sys.stderr.isatty() else _note,
         )
     parts = [terminal.claims(claims["claims"]), terminal.verdicts(claims["summary"])]
     page = "real-data.md" if paper == REAL else "reproduction.md"

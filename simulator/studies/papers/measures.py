@@ -6,7 +6,6 @@ Most claims are a `compare`: a quantity of one algorithm against that of another
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -18,7 +17,6 @@ from ...load.load import load
 from ...results.intervals import signed
 from ...results.run import Run
 from ...results.statistics import at, crossing, number, sampled, seconds_per_step
-from ...results.store import KeptRuns
 from ...scenario.scenario import Scenario
 from .. import size
 from ..execution import Execution
@@ -175,15 +173,13 @@ QUICK = 4
 class Lab:
     """The runs of claims. `sets`: overrides of every scenario, from an assumption.
 
-    `trained`: overrides of scenarios that train something, such as the user's data; `changed`:
-    files of scenarios that had them. `executor`: for all runs, because its processes take longer to
-    start than most runs. `kept`: the directory of finished runs; None: runs are repeated.
+    `place`: of all runs, because processes take longer to start than most runs. `trained`:
+    overrides of scenarios that train something, such as the user's data; `changed`: files of
+    scenarios that had them.
     """
 
     full: bool = False
-    execution: Execution = field(default_factory=Execution)
-    executor: Executor | None = None
-    kept: KeptRuns | None = None
+    place: Place = field(default_factory=lambda: Place(Execution()))
     sets: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
     changed: list[str] = field(default_factory=list)
@@ -205,9 +201,8 @@ class Lab:
                 chosen = tuple(one for one in scenario.algorithm if one.label in labels)
                 scenario = scenario.model_copy(update={"algorithm": chosen})
             seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
-            size.demand([(scenario, seeds)], self.execution)
-            place = Place(self.execution, self.executor, self.kept)
-            self._results[key] = run_on(place, scenario, seeds)
+            size.demand([(scenario, seeds)], self.place.execution)
+            self._results[key] = run_on(self.place, scenario, seeds)
         return self._results[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:
@@ -428,15 +423,18 @@ def by_then(lab: Lab, *, name: str, than: str) -> Finding:
 # Hybrid: tables of cells, each a scenario with settings
 
 
-def lead(
-    lab: Lab, cell: Mapping[str, Any], metric: str = "accuracy", other: str = "asgd",
+def leads(
+    lab: Lab, table: Sequence[Mapping[str, Any]], metric: str = "accuracy", other: str = "asgd",
     sets: Sequence[str] = (),
-) -> Values:  # fmt: skip
-    """Return hybrid's metric minus another algorithm's, averaged over time, one per seed."""
-    hybrid = f"hybrid, s = {cell.get('step_size', 500)}"
-    how = {"labels": (hybrid, other), "sets": [*cell.get("sets", ()), *sets], "metric": metric}
-    name = cell["scenario"]
-    return compared(lab, a=hybrid, b=other, op="difference", name=name, what="averaged", **how)[0]
+) -> np.ndarray:  # fmt: skip
+    """Return hybrid's metrics minus another algorithm's, averaged over time: (cells, seeds)."""
+    rows = []
+    for cell in table:
+        hybrid = f"hybrid, s = {cell.get('step_size', 500)}"
+        how: dict[str, Any] = {"labels": (hybrid, other), "metric": metric, "what": "averaged"}
+        how |= {"sets": [*cell.get("sets", ()), *sets], "op": "difference"}
+        rows.append(compared(lab, a=hybrid, b=other, name=cell["scenario"], **how)[0])
+    return np.array(rows)
 
 
 def least(
@@ -444,16 +442,12 @@ def least(
 ) -> Finding:
     """Return the smallest lead of a table's means over seeds."""
     better = 1 if metric == "accuracy" else -1
-    return _reduced([better * lead(lab, cell, metric, other) for cell in table], "lowest")
+    return _reduced([*better * leads(lab, table, metric, other)], "lowest")
 
 
-def cell(
-    lab: Lab, *, table: Sequence[Mapping[str, Any]], name: str, metric: str = "accuracy",
-    sets: Sequence[str] = (),
-) -> Finding:  # fmt: skip
+def cell(lab: Lab, *, table: Sequence[Mapping[str, Any]], name: str, **how: Any) -> Finding:
     """Return one number of a table."""
-    row = next(row for row in table if row["cell"] == name)
-    return mean(lead(lab, row, metric, sets=sets))
+    return mean(leads(lab, [row for row in table if row["cell"] == name], **how)[0])
 
 
 def step(
@@ -465,5 +459,5 @@ def step(
 
 def harder(lab: Lab, *, tables: Sequence[Sequence[Mapping[str, Any]]]) -> Finding:
     """Return the difference between the mean leads of two tables."""
-    means = [np.mean([lead(lab, cell) for cell in table], axis=0) for table in tables]
-    return mean(means[0] - means[1])
+    one, other = (leads(lab, table).mean(axis=0) for table in tables)
+    return mean(one - other)

@@ -13,7 +13,7 @@ its own.
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from ...results.figures import curves, drawing
 from ...results.statistics import jsonable
 from .. import executors
 from ..execution import Execution, Progress, cores
+from ..executors import Place
 from . import measures
 from .measures import QUICK, Claim, Kind, Lab, Paper, Verdict, close, counts
 
@@ -120,7 +121,6 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     out: Path | str = Path("runs/reproduce"),
     report: Path | str | None = "",
     progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Check the claims of the papers named, and write the page; return the command's document.
 
@@ -140,15 +140,12 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     execution = Execution(jobs=cores() if jobs is None else jobs)
     todo = [(one, claim) for one in chosen for claim in one.claims if claim.timing or not timing]
     with store.KeptRuns(Path(out)) as stored, executors.start(execution) as executor:
-        lab, rows = Lab(full, execution, executor, stored, trained=tuple(overrides)), list[Row]()
-        for number, (paper, claim) in enumerate(todo):
+        lab = Lab(full, Place(execution, executor, stored), trained=tuple(overrides))
+        rows = list[Row]()
+        for number, (paper, claim) in enumerate(todo, 1):
+            rows.append(_row(paper, claim, lab))
             if progress:
                 progress(number, len(todo))
-            if say:
-                say(f"{paper.name}: {claim.name}")
-            rows.append(_row(paper, claim, lab))
-        if progress:
-            progress(len(todo), len(todo))
         stored.replace({}, {"claims": rows})
         if report is not None:
             write(Path(report or out), rows, () if timing else chosen, lab)
