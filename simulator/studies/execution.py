@@ -61,10 +61,7 @@ class Execution:
         spans: int = 0,
         replicates: Sequence[int] | None = None,
     ) -> list[Run]:
-        """Run an algorithm with each of `seeds` in this process; store `spans` spans of the first.
-
-        `replicates`: the bootstrap replicate of every seed; None: numbers as written.
-        """
+        """Run an algorithm with seeds, or their bootstrap `replicates`; store the first's spans."""
         world = World(scenario, algorithm)
         if replicates is not None:
             return run_replicates(world, seeds, replicates, engine=self.engine)

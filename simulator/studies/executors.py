@@ -56,11 +56,8 @@ class Processes(ProcessPoolExecutor):
 
 
 def _begin(jobs: int) -> None:
-    """Set up a process: share the cores with the pool, and end with the parent.
-
-    If OpenMP (torch) has more threads than cores, they wait for each other busily, which more than
-    doubles the time of small models. A user's setting takes precedence.
-    """
+    """Set up a process: share the cores with the pool, and end with the parent."""
+    # More threads than cores wait for each other busily, which doubles the time of small models.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -74,10 +71,7 @@ def _begin(jobs: int) -> None:
 
 @contextmanager
 def start(execution: Execution) -> Iterator[Executor | None]:
-    """Yield an executor of tasks, processes or a Dask cluster; None: this process.
-
-    Raises InputError if no Dask scheduler answers, or without shared memory.
-    """
+    """Yield an executor of tasks; None: this process. Raises InputError if there is none."""
     if execution.dask is not None:
         with _client(execution.dask) as client, client.get_executor(pure=False) as cluster:
             yield cluster
@@ -197,10 +191,7 @@ def study(
     out: Path | str | Destination | None,
     overwrite: bool,
 ) -> Iterator[Place]:
-    """Open the directory of a study, of this `kind`, and start its processes.
-
-    Raises InputError.
-    """
+    """Open the directory of a study, of this `kind`, and start its processes."""
     with ExitStack() as stack:
         directory = None
         if out is not None:
@@ -216,10 +207,7 @@ def complete(
     tasks: Sequence[T],
     progress: Progress | None = None,
 ) -> tuple[list[R], int]:
-    """Return the result of every task, and how many of their runs were stored before.
-
-    Tasks with the same key are done once. Every new result is stored immediately.
-    """
+    """Return the result of every task (once by key), and how many runs were stored before."""
     stored, named = place.kept, work.key if place.resumes else None
     keys = [*map(named, tasks)] if named else [*map(str, range(len(tasks)))]
     first = {text: index for index, text in reversed([*enumerate(keys)])}

@@ -2,8 +2,7 @@
 
 A few points spread over the ranges come first; from the best of them, least squares (SciPy's trust
 region) follow central differences. Every simulation has the same seeds, so a number is nearly a
-smooth function of the keys. Optuna's samplers, which assume no smoothness, would need hundreds of
-simulations, and give no intervals.
+smooth function of the keys.
 """
 
 import re
@@ -436,10 +435,7 @@ class _Search:
         )
 
     def _covariance(self, best: np.ndarray, widened: float) -> np.ndarray:
-        """Return the covariance of positions; it is huge in directions that no target determines.
-
-        Residuals have the variance 1, times `widened` squared, plus the variance over seeds.
-        """
+        """Return the covariance of positions, huge in directions that no target determines."""
         jacobian = self.jacobian(self.used, best)
         jacobian = np.pad(jacobian, ((0, max(0, len(best) - len(jacobian))), (0, 0)))
         scale = np.array([target.tolerance / NORMAL for target in self.used])

@@ -141,11 +141,7 @@ def intervals(
 def of_steps(
     times: Sequence[float], factors: np.ndarray, within: Sequence[float] | None
 ) -> list[float]:
-    """Return the 90 % interval of the time to reach a loss.
-
-    `factors`: draws of the error of the steps needed; `within`: the interval of the time from the
-    error of a step's time, which is added.
-    """
+    """Return the 90 % interval of the time to a loss: errors of steps, and `within` of times."""
     low, high = _of_runs(times, factors)
     centre = sum(times) / len(times)
     if within and 0 < centre < inf:

@@ -123,10 +123,7 @@ class _Case(NamedTuple):
     def moved(
         self, change: Callable[[Scenario, float], Scenario], factors: Sequence[float]
     ) -> list[float]:
-        """Return logarithms of step times with links slower by `factors`, over the predicted.
-
-        `change`: function that makes a scenario with links slower by a factor.
-        """
+        """Return logarithms of step times with links that `change` slows by factors."""
         algorithm, seed = self.algorithm, self.runs[0].seed
         looks = self.alone.programs[algorithm.name].needs_loss
         short = _short(self.alone, self.runs[0], looks=looks)
@@ -200,10 +197,7 @@ def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> f
 
 
 def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS) -> Scenario:
-    """Return a scenario with just enough steps to measure the step time, without a loss.
-
-    `looks`: whether the program reads the loss. A run whose period changes keeps its length.
-    """
+    """Return a scenario with enough steps for the step time; `looks`: with the loss."""
     taus = {tau for tau in run.curve["tau"] if isfinite(tau)} or {1.0}
     update: dict[str, Any] = {} if looks else {"objective": NoObjective(kind="none")}
     steps = int(max(periods * max(taus), FEWEST))

@@ -62,10 +62,7 @@ class Number:
         return nan if entry is None else float(entry)
 
     def entry(self, row: Mapping[str, Any]) -> Any:
-        """Return the number or estimate at the path of a row; None without a value.
-
-        Raises InputError where the row has no such number.
-        """
+        """Return the number or estimate at the path of a row; None without a value."""
         here: Any = row
         for part in self.path.split("."):
             if here is None:
@@ -147,10 +144,7 @@ class Range:
 
 
 def read_range(ends: Sequence[str], where: str, remedy: str, around: float = 1.0) -> Range:
-    """Read a range from the texts of its ends, or from one value and a factor `around` it.
-
-    The unit is that of the first end. Raises InputError.
-    """
+    """Read a range, in the unit of its first end, from its ends or a value and a factor."""
     parts = [match for end in ends if (match := _QUANTITY.fullmatch(end))]
     if len(parts) < len(ends) or not parts:
         raise InputError(f"{where}: not a number with its unit; {remedy}")

@@ -104,10 +104,7 @@ class Result(Display):
     def _intervals(
         self, runs: Sequence[Run], model: Expected | None, missed: Unfitted | None
     ) -> dict[str, list[float] | None]:
-        """Return the 90 % intervals of an algorithm's `runs` in tables, by quantity.
-
-        `model`: the model of a learning curve's loss; `missed`: the error of the model of times.
-        """
+        """Return the 90 % intervals of an algorithm's `runs` in tables, by quantity."""
         scenario, target = self.scenario, self.scenario.run.target_loss
         ends: dict[str, list[float] | None] = {}
         if self.replicates or missed:

@@ -112,10 +112,7 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
 def _blocks(
     scenario: Scenario, execution: Execution, tasks: Sequence[Task], left: Sequence[int]
 ) -> list[list[int]]:
-    """Group the tasks `left` into blocks of one algorithm's seeds, in the order of the seeds.
-
-    This order lets the remaining time be estimated early.
-    """
+    """Group the tasks `left` into blocks of one algorithm's seeds, in the order of the seeds."""
     groups: dict[tuple[str, bool], list[int]] = {}
     for index in left:
         task = tasks[index]

@@ -81,10 +81,7 @@ class Condition:
 
 
 def key_range(table: Mapping[str, Any], key: str, between: str | None) -> Range:
-    """Return the range of a key, from "LOW,HIGH" or else around the scenario's value.
-
-    Raises InputError.
-    """
+    """Return the range of a key, from "LOW,HIGH" or else around the scenario's value."""
     where = f"--between {between}" if between else f"--vary {key}"
     remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s' of a bandwidth"
     if between:

@@ -247,10 +247,7 @@ def _row(result: Result, summary: Mapping[str, Any]) -> Row:
 
 
 def labelled(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Return the scenarios of points with the same labels, where possible.
-
-    An algorithm whose label names a varied value ("local-sgd tau=4") has its program's name.
-    """
+    """Return scenarios with the same labels, or else programs' names, where possible."""
     if len({tuple(one.name for one in scenario.algorithm) for scenario in scenarios}) > 1:
         return [*scenarios]
     columns = zip(*(scenario.algorithm for scenario in scenarios), strict=True)
@@ -366,10 +363,9 @@ def sweep(  # noqa: PLR0913 - the options of the command
 
     Keys and values are those of `--set` ("algorithm.local-sgd.tau", "20 ms"); values may also be
     numbers, lists and dicts. The last key varies fastest. All points are checked before anything
-    runs, and equal points are computed once. The other options are those of
-    `simulate`. With `out`, everything finished stays there, so that the same call, or one with more
-    points, computes only the rest. A table of other settings, or of other points than these, is
-    replaced only if `overwrite`. Raises InputError.
+    runs, and equal points are computed once. The other options are those of `simulate`. With `out`,
+    everything finished stays there, so that the same call, or one with more points, computes only
+    the rest. Other tables are replaced only if `overwrite`. Raises InputError.
     """
     scenario = loaded(scenario, programs)
     chosen = grid(_axes(vary))

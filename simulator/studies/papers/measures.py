@@ -397,10 +397,7 @@ def across(lab: Lab, *, reduce: str, sets: Sequence[str] = (), **how: Any) -> Fi
 
 
 def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
-    """Return the percentage of scale efficiency kept from 4 to 16 workers.
-
-    `over`: the algorithm whose percentage is subtracted.
-    """
+    """Return the percentage of scale efficiency kept from 4 to 16 workers, minus `over`'s."""
     left = [
         100 * np.divide(*(compared(lab, a=label, b="psgd", sets=[f"cluster.workers={count}"], **how)
                           [0] for count in (COUNTS[0], COUNTS[-1])))

@@ -181,10 +181,7 @@ def _answer(claim: Claim, lab: Lab) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -> None:
-    """Write the page and its tables; draw the figures of the papers `drawn`.
-
-    Raises InputError if they cannot be written.
-    """
+    """Write the page and its tables; draw the figures of the papers `drawn`."""
     files = {
         path(paper.name, name): drawing.encode(_figure(figure, lab), "png")
         for paper in drawn

@@ -59,10 +59,7 @@ def ranking(tune: Row) -> Chart | None:
 
 
 def tradeoffs(tune: Row) -> Chart | None:
-    """Chart time and cost against loss, or time against cost, with one worker alone.
-
-    None if fewer than two quantities differ.
-    """
+    """Chart time and cost against loss, or time against cost; None if only one differs."""
     amounts = [(name, values) for name, values in _amounts(tune) if _spreads(values)]
     if len(amounts) < 2:
         return None
@@ -113,10 +110,7 @@ def _spreads(values: Sequence[float]) -> bool:
 
 
 def dominated(table: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows of `values` (rows, quantities) that are beaten or incomplete.
-
-    A row is beaten if another is no larger in any quantity, and smaller in one.
-    """
+    """Return a mask of the rows (of quantities) that another beats, or that are incomplete."""
     no_larger = (table[:, None] <= table[None]).all(axis=2)
     smaller = (table[:, None] < table[None]).any(axis=2)
     beaten: np.ndarray = (no_larger & smaller).any(axis=0) | ~np.isfinite(table).all(axis=1)

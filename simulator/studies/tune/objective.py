@@ -228,12 +228,8 @@ def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 
 def _beyond(run: Run, tau: Any, cap: Cap) -> float:
-    """Return by what factor a run exceeds `cap`, in period or delay; at most 1 if it keeps it.
-
-    `tau`: the algorithm's period, if it has one; as a number, the period of a part of the model.
-    Runs without collectives (server or gossip) exchange at every step. Updates of a server, and
-    averagings, count as the steps of each worker that they contain.
-    """
+    """Return by what factor a run exceeds `cap`, in period or delay; at most 1 if it keeps it."""
+    # Server and gossip exchange at every step; an update counts as the steps that it contains.
     periods = [period for period in run.curve["tau"] if math.isfinite(period)]
     longest = max(periods, default=1.0 if run.curve["bytes"][-1] else run.steps)
     if isinstance(tau, int):

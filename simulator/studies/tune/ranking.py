@@ -224,10 +224,7 @@ def _of_value(
 def _of_one_run(
     contender: Contender, objective: TuningObjective, space: Space, times: Sequence[float]
 ) -> Sequence[float] | None:
-    """Return the interval of one measured run's time, as `simulate` states it, or None.
-
-    `times`: one per seed.
-    """
+    """Return the interval of one measured run's time, as `simulate` states it, or None."""
     model, within = contender.model, None
     if model and model.spreads:
         spreads = Spread(*model.spreads[:2]), Spread(*model.spreads[2:])

@@ -76,11 +76,7 @@ class TuneResult(Display):
 
     @cached_property
     def _choice(self) -> tuple[str, list[Reason]]:
-        """The label to pick, with reasons if it is not the best estimate's.
-
-        It is the simplest of the best configuration and those as good and as certain. If losses are
-        within their error, the quickest come first; if the user bounds the loss, the lowest loss.
-        """
+        """The simplest label as good and as certain as the best, with reasons for another."""
         aim, order, reasons = self.objective, self.order, list[Reason]()
         best = order.best
         if aim.max_loss is not None and order.estimates:

@@ -180,10 +180,7 @@ class Space:
         duration: float | None = None,
         changed: Mapping[str, Any] | None = None,
     ) -> Scenario:
-        """Return the scenario of one configuration, which ends after `duration` seconds.
-
-        `changed`: a table of the whole scenario to use instead. Raises InputError.
-        """
+        """Return a configuration's scenario (of the table `changed`), for `duration` seconds."""
         table, part = candidate.table, candidate.part
         whole = dict(self.scenario.table if changed is None else changed)
         whole = part.applied(whole) if part else whole
@@ -201,10 +198,7 @@ class Space:
         return varied(self.scenario, table=whole)
 
     def until(self, deadline: float | None) -> "Space":
-        """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`.
-
-        None: runs end only at `run.steps`.
-        """
+        """Return the same space with runs that end at `deadline` (seconds), else at `run.steps`."""
         gone, ends = {"duration"}, dict[str, str]()
         if deadline is not None:
             gone, ends = {"steps", "tokens"}, {"duration": f"{deadline!r} s"}
@@ -298,10 +292,7 @@ def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, 
 def _in_parts(
     scenario: Scenario, entries: Mapping[str, Entry], available: Mapping[str, Program]
 ) -> dict[str, Entry]:
-    """Return the families on each part of the cluster, and one worker alone.
-
-    A worker alone has nobody to average with: data-parallel training stands for all programs.
-    """
+    """Return the families on each part of the cluster; one worker alone is data-parallel."""
     pieces: list[Part | None] = [*parts.parts(scenario)] or [None]
     one = parts.alone(scenario)
     if one and one.counts not in [piece.counts for piece in pieces if piece]:
@@ -323,10 +314,7 @@ def _in_parts(
 def _streamed(
     scenario: Scenario, entry: Entry, available: Mapping[str, Program]
 ) -> Iterator[Entry]:
-    """Yield a family, and variants whose overlap or fragments hide the average it waits for.
-
-    Families that set either, or have a codec, whose bytes are unknown, get no variants.
-    """
+    """Yield a family, and variants whose overlap or fragments hide the average it waits for."""
     yield entry
     written = entry.table.keys() | entry.choices.keys()
     fields = available[entry.table["name"]].parameters.model_fields
