@@ -29,7 +29,8 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.results.verdict import ALONE
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep import sweep
-from paceline.simulator.studies.tune import figures, ranking
+from paceline.simulator.studies.tune import figures
+from paceline.simulator.studies.tune import result as results
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, TuneDirectory, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult, notes_of
@@ -194,12 +195,12 @@ TIME = TuningObjective("time-to-loss", target=0.1, second=1.0)
 
 
 def order_of(contenders):
-    return ranking.ordered(contenders, TIME, ranking.judged(contenders, TIME))
+    return results.ordered(contenders, TIME, results.judged(contenders, TIME))
 
 
 def ranked(*contenders):
-    scores = ranking.judged(contenders, TIME)
-    return ranking.ranking(contenders, order_of(contenders).best, scores)
+    scores = results.judged(contenders, TIME)
+    return results.sorted_by(contenders, order_of(contenders).best, scores)
 
 
 def test_ties_are_what_is_known_to_be_equivalent():
@@ -253,7 +254,7 @@ def test_simple_is_near_to_ssgd_then_round_then_small():
         contender("dts", 1.0, delay=2, period=2),
     ]
     programs = catalogue()
-    keys = [ranking.simplicity(choice.candidate, programs) for choice in ordered]
+    keys = [results.simplicity(choice.candidate, programs) for choice in ordered]
     assert keys == sorted(keys)
 
 

@@ -1,40 +1,180 @@
-"""The result of a search: its ranking and the verdict on it."""
+"""The result of a search: its order, the rows of its table, and the verdict on it."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ...cluster.membership import stretched
 from ...errors import InputError
 from ...inputs.messages import toml
 from ...objectives import plugins
 from ...objectives.build import loss_basis
-from ...results import statistics
+from ...programs import Program
+from ...results import consumption, intervals, prediction_interval, statistics
+from ...results import verdict as verdicts
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.figures.chart import Chart
 from ...results.intervals import Estimate, stated
-from ...results.order import Order
-from ...results.verdict import (
-    Known,
-    Question,
-    Spent,
-    Verdict,
-    conclude,
-    least_loss,
-    of_equal_loss,
-    quickest,
-    surest,
-)
+from ...results.order import MARGIN, Order, Terms, order
+from ...results.prediction_interval import Spread
 from ...results.wording import Reason
 from ...scenario.scenario import Scenario
 from ...scenario.tables import Range
+from .. import learning
 from ..display import Display, even, without_tables
 from ..result import free_codecs
-from . import ranking
-from .objective import TuningObjective
-from .race import Contender
-from .space import Space
+from .objective import Score, TuningObjective
+from .race import Contender, model_of
+from .space import Candidate, Space
+
+Row = dict[str, Any]
+TIMES = ("time-to-loss", "seconds-per-step")
+
+
+def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
+    """Return a key that sorts simple configurations first.
+
+    First come the fewest departures from plain ssgd. Another program, a server or gossip, and every
+    parameter except lr with another value than its default count one each. Then come the roundest
+    numbers (fewest significant digits), then the smallest.
+    """
+    program, parameters = programs[candidate.name], candidate.parameters
+    defaults = {key: about["default"] for key, about in program.describe().items()}
+    knobs = [key for key in parameters if key != "lr" and parameters[key] != defaults.get(key)]
+    departures = (candidate.name != "ssgd") + bool(program.server or program.gossips) + len(knobs)
+    numbers = [value for value in parameters.values() if type(value) in (int, float)]
+    return departures, sum(map(_digits, numbers)), sum(numbers), candidate.label
+
+
+def _digits(value: float) -> int:
+    return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("-0"))
+
+
+class Judged(NamedTuple):
+    """The scores of a search as its verdict judges them, by label.
+
+    `losses`: values and errors of the scores before; `base`: the reference of losses, None if
+    values are not losses at one time; `out`: labels whose loss exceeds the user's bound.
+    """
+
+    scores: Mapping[str, Sequence[Score]]
+    losses: verdicts.Compared
+    base: str | None = None
+    out: Sequence[str] = ()
+
+
+def judged(contenders: Sequence[Contender], objective: TuningObjective) -> Judged:
+    """Return scores by label as the verdict judges them.
+
+    After equal tokens a score becomes the time, or the money and time, to the loss of the baseline.
+    If the user bounds the loss, losses within the bound (by their best estimate) need no extra
+    time. Otherwise scores are unchanged.
+    """
+    scores = {contender.label: contender.scores for contender in contenders}
+    losses, out = compared(scores), list[str]()
+    base = reference(contenders) if objective.of_loss and objective.target is None else None
+    if not objective.steps or base is None:
+        return Judged(scores, losses, base)
+    models = {one.label: one.model for one in contenders if one.model}
+    drawn = {label: np.array(model.times) for label, model in models.items() if model.times}
+    spent = {label: [objective.spent(score) for score in runs] for label, runs in scores.items()}
+    times = verdicts.Compared(spent, drawn)
+    if objective.max_loss is None:
+        worths = [model.margin for model in models.values()]
+        times = verdicts.at_equal_loss(losses, times, base, worths)
+    else:
+        out = losses.beyond(base, objective.max_loss)
+
+    def moved(score: Score, value: float, label: str) -> Score:
+        factors = tuple(times.factors[label].tolist()) if label in times.factors else ()
+        model = score.model and score.model._replace(factors=factors, margin=MARGIN)
+        value = math.inf if label in out or not score.reached else value
+        return score._replace(value=value, model=model)
+
+    rows = {
+        label: [moved(*pair, label) for pair in zip(runs, times.values[label], strict=True)]
+        for label, runs in scores.items()
+    }
+    return Judged(rows, losses, base, out)
+
+
+def reference(contenders: Sequence[Contender]) -> str:
+    """Return the reference of losses: plain data-parallel training, else the lowest loss.
+
+    Of means without a codec, those of the part of the cluster that takes the fewest days.
+    """
+    several = [
+        contender for contender in contenders if contender.label != verdicts.ALONE
+    ] or contenders
+
+    def place(one: Contender) -> tuple[bool, float, int]:
+        days = one.used("days")
+        coded = one.candidate.parameters.get("codec", "raw") != "raw"
+        return coded, days if days < math.inf else math.inf, one.candidate.workers
+
+    ordered = sorted(several, key=place)
+    losses = {contender.label: [score.value for score in contender.scores] for contender in ordered}
+    names = {contender.label: contender.candidate.name for contender in ordered}
+    return verdicts.baseline(losses, names)
+
+
+def compared(scores: Mapping[str, Sequence[Score]]) -> verdicts.Compared:
+    """Return the values of scores by label, and draws of their errors."""
+    values = {label: [score.value for score in runs] for label, runs in scores.items()}
+    models = {label: model_of(runs) for label, runs in scores.items()}
+    drawn = {k: np.array(model.factors) for k, model in models.items() if model and model.factors}
+    return verdicts.Compared(values, drawn)
+
+
+def ordered(contenders: Sequence[Contender], objective: TuningObjective, scores: Judged) -> Order:
+    """Return the order of contenders that have run with all seeds.
+
+    If none reached the target with every seed, the one closest to it comes first. Under a learning
+    curve the order includes configurations that were given up early, because only seeds decided
+    that.
+    """
+    if objective.steps:  # the race judged by loss alone, but time counts as well
+        return order_of(scores.scores, objective)
+    survivors = [contender for contender in contenders if not contender.stopped]
+    best = None
+    if not any(contender.all_reached for contender in survivors):
+        best = min(survivors, key=Contender.mean).label
+    first = order_of({c.label: c.scores for c in survivors}, objective, best)
+    if all(contender.factors is None for contender in survivors):
+        return first
+    return order_of(scores.scores, objective, first.best)
+
+
+def order_of(
+    scores: Mapping[str, Sequence[Score]], objective: TuningObjective, best: str | None = None
+) -> Order:
+    """Return the order of scores by label, with the errors of their models."""
+    models = [model_of(runs) for runs in scores.values()]
+    margin = min((model.margin for model in models if model), default=MARGIN)
+    values, factors = compared(scores)
+    terms = Terms(heavy=objective.heavy, margin=margin)
+    bounds = {  # infinite for diverged runs
+        label: [math.inf if score.diverged else objective.at_least(score) for score in runs]
+        for label, runs in scores.items()
+    }
+    return order(values, bounds, terms=terms, best=best, factors=factors)
+
+
+def sorted_by(contenders: Sequence[Contender], best: str, judged: Judged) -> list[Contender]:
+    """Sort contenders by their mean distance to `best` on the seeds run."""
+
+    def distance(contender: Contender) -> tuple[bool, float]:
+        label, scores = contender.label, judged.scores
+        pairs = zip(scores[label], scores[best], strict=False)  # it may have been given up early
+        gaps = [one.penalised - other.penalised for one, other in pairs]
+        return label != best, float(np.mean(gaps))
+
+    return sorted(contenders, key=distance)
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,14 +220,14 @@ class TuneResult(Display):
         aim, order, reasons = self.objective, self.order, list[Reason]()
         best = order.best
         if aim.max_loss is not None and order.estimates:
-            return least_loss(order, self._judged.losses, self.reference or "")
+            return verdicts.least_loss(order, self._judged.losses, self.reference or "")
         if aim.ruled and order.estimates:
             return best, reasons
         if aim.steps and order.estimates:
             times = {contender.label: contender.used("days") for contender in self.ranked}
-            best, reasons = quickest(order, self._judged.losses, times)
+            best, reasons = verdicts.quickest(order, self._judged.losses, times)
         tried = {contender.label: contender for contender in self.ranked}
-        label, surer = surest(
+        label, surer = verdicts.surest(
             order, best, lambda label: self._simplicity(tried[label]), self._question.unit
         )
         return label, [*reasons, *surer]
@@ -98,11 +238,11 @@ class TuneResult(Display):
         return next(contender for contender in self.ranked if contender.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
-        return ranking.simplicity(contender.candidate, self.scenario.programs)
+        return simplicity(contender.candidate, self.scenario.programs)
 
     @cached_property
-    def _judged(self) -> ranking.Judged:
-        return ranking.judged(self.ranked, self.objective)
+    def _judged(self) -> Judged:
+        return judged(self.ranked, self.objective)
 
     @cached_property
     def _equal_loss(self) -> Order:
@@ -110,7 +250,7 @@ class TuneResult(Display):
         aim = replace(self.objective, day=0.0, max_loss=None)
         if not self.objective.ruled:
             return self.order
-        return ranking.order_of(ranking.judged(self.ranked, aim).scores, aim)
+        return order_of(judged(self.ranked, aim).scores, aim)
 
     @property
     def reference(self) -> str | None:
@@ -118,21 +258,21 @@ class TuneResult(Display):
         return self._judged.base
 
     @property
-    def _question(self) -> Question:
+    def _question(self) -> verdicts.Question:
         aim, base = self.objective, self.reference
         if not aim.steps or not base:
             goal = f"least {aim.says} {aim.within}" if aim.cap else f"least {aim.says}"
-            return Question(aim.name, goal, aim.tells, aim.unit)
+            return verdicts.Question(aim.name, goal, aim.tells, aim.unit)
         if not aim.ruled:
-            return of_equal_loss(base)
+            return verdicts.of_equal_loss(base)
         what, unit = ("money and time", aim.currency) if aim.day else ("time", "s")
         until = f"to the loss of {base}"
         if aim.max_loss is not None:
             until = f"at a loss at most {100 * aim.max_loss:.3g} % above that of {base}"
-        return Question("weighed", f"least {what} {until}", f"{{}} of {what}", unit)
+        return verdicts.Question("weighed", f"least {what} {until}", f"{{}} of {what}", unit)
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> verdicts.Verdict:
         """The answer: the configuration to pick, and how certain that is."""
         aim, best, question = self.objective, self.best, self._question
         if not best.reached:
@@ -143,9 +283,9 @@ class TuneResult(Display):
                 numbers = {"target": aim.target, "label": best.label}
                 failed = Reason("unreached", numbers)
             reasons = [failed, *self._doubts]
-            return Verdict(question, self.order, reasons=reasons, basis=self.loss_basis)
+            return verdicts.Verdict(question, self.order, reasons=reasons, basis=self.loss_basis)
         pick, chosen = self._choice
-        terms = Known(
+        terms = verdicts.Known(
             aim.heavy,
             names={contender.label: contender.candidate.name for contender in self.ranked},
             of_loss=bool(best.model and best.model.basis),
@@ -156,10 +296,10 @@ class TuneResult(Display):
             order = order.as_in({row["label"]: stated(row, "value") for row in rows})
             if rows[0]["value"] == order.value(pick):
                 order = order.stating(pick, rows[0]["interval"])
-        return conclude(
+        return verdicts.conclude(
             question,
             order,
-            ranking.compared(self._judged.scores),
+            compared(self._judged.scores),
             terms,
             pick=pick,
             ruled=aim.ruled,
@@ -169,14 +309,14 @@ class TuneResult(Display):
             basis=self.loss_basis,
         )
 
-    def _spent(self) -> dict[str, Spent]:
+    def _spent(self) -> dict[str, verdicts.Spent]:
         """Return the amounts that configurations use, for sentences."""
-        base, spent = self.reference, dict[str, Spent]()
+        base, spent = self.reference, dict[str, verdicts.Spent]()
         for one in self.ranked:
             if one.label in (self._choice[0], base):
-                row = ranking.row(one, self.objective, self.space)
+                row = self._row(one)
                 share = self._judged.losses.above(one.label, base) if base else None
-                spent[one.label] = Spent.of(row, share)._replace(loss=stated(row, "value"))
+                spent[one.label] = verdicts.Spent.of(row, share)._replace(loss=stated(row, "value"))
         return spent
 
     @property
@@ -232,6 +372,67 @@ class TuneResult(Display):
             keys["set"] = [algorithm, *one.overrides(self.scenario.table)]
         return keys
 
+    def _row(self, one: Contender) -> Row:
+        """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
+        aim, candidate, scores, model = self.objective, one.candidate, one.scores, one.model
+        values = [score.value for score in scores]
+        seconds = [DAY * (score.used or {}).get("days", math.nan) for score in scores]
+        timed = aim.target or aim.steps or aim.cap
+        factors = np.array(model.steps) if model and model.steps else None
+        within = self._interval_of_time(one, seconds) if timed else None
+        used, cost = [score.used or {} for score in scores], self.scenario.cost
+        amounts = consumption.summarise_amounts(used, cost, aim.heavy, factors, within)
+        estimate = intervals.estimate(values, heavy=aim.heavy)
+        if not one.all_reached:  # then there is no mean, and a median would look too good
+            estimate = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
+        elif one.factors is not None:
+            estimate = intervals.widened(estimate, estimate.value * one.factors)
+        if one.all_reached and (ends := self._interval(one, values, amounts["used"] or {})):
+            estimate = replace(estimate, interval=(ends[0], ends[1]), level=intervals.LEVEL)
+        return {
+            "label": one.label,
+            "name": candidate.name,
+            "parameters": candidate.parameters,
+            "part": candidate.part and candidate.part.name,
+            "workers": candidate.workers,
+            "set": candidate.overrides(self.scenario.table),
+            "value": estimate.value,
+            **estimate.beside_value(),
+            "seeds": len(values),
+            "reached": one.reached,
+            "diverged": sum(score.diverged for score in scores),
+            "at_least": float(np.mean([aim.at_least(score) for score in scores])),
+            "stopped": one.stopped or None,
+            **amounts,
+            "basis": model and model.basis,
+        }
+
+    def _interval(self, one: Contender, values: list[float], used: Row) -> Sequence[float] | None:
+        """Return the interval of one run's time, price or loss, as `simulate` states it."""
+        aim = self.objective
+        if aim.name in TIMES:
+            return self._interval_of_time(one, values)
+        if aim.name == "cost-to-loss":
+            cost, days = (used[key]["interval"] for key in ("cost", "days"))
+            if not aim.day or not cost or not days:
+                return list(cost) if cost else None
+            return [money + aim.day * day for money, day in zip(cost, days, strict=True)]
+        if one.factors is None or not aim.of_loss:
+            return None
+        return learning.of_steps(values, one.factors, None)
+
+    def _interval_of_time(self, one: Contender, times: list[float]) -> Sequence[float] | None:
+        """Return the interval of one measured run's time, as `simulate` states it, or None."""
+        model, within = one.model, None
+        if model and model.spreads:
+            spreads = Spread(*model.spreads[:2]), Spread(*model.spreads[2:])
+            held_up = [score.held_up for score in one.scores]
+            within = prediction_interval.of_one_run(times, spreads, held_up)
+        if model is None or not model.steps:
+            return within
+        steps, mean = np.array(model.steps), sum(times) / len(times)
+        return learning.of_steps(times, stretched(self.scenario.cluster, mean, steps), within)
+
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations for JSON, before infinities become null.
 
@@ -241,7 +442,7 @@ class TuneResult(Display):
         """
         aim, base, rows = self.objective, self.reference, list[dict[str, Any]]()
         for rival in contenders:
-            label, row = rival.label, ranking.row(rival, aim, self.space)
+            label, row = rival.label, self._row(rival)
             share = self._judged.losses.above(label, base) if base and rival.all_reached else None
             row["to_reference"] = share and {"label": base} | (_stated(share) or {})
             if aim.steps and label in self._equal_loss.estimates:

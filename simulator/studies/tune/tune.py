@@ -14,10 +14,10 @@ from ...scenario.scenario import Scenario
 from ...scenario.tables import NoObjective
 from .. import executors, learning, size
 from ..execution import Execution, Progress, seed_range, settings
-from . import figures, ranking
+from . import figures
 from .objective import TuningObjective, tuning_objective
 from .race import Race, TuneDirectory
-from .result import TuneResult, notes_of
+from .result import TuneResult, judged, notes_of, ordered, sorted_by
 from .space import Space, space
 
 TRIALS = 256
@@ -75,9 +75,9 @@ def tune(  # noqa: PLR0913 - the options of the command
         if not contenders:
             reason = next(iter(search.refused.values()))
             raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
-        scores = ranking.judged(contenders, aim)
-        order = ranking.ordered(contenders, aim, scores)
-        ranked = ranking.ranking(contenders, order.best, scores)
+        scores = judged(contenders, aim)
+        order = ordered(contenders, aim, scores)
+        ranked = sorted_by(contenders, order.best, scores)
         models = {rival.label: rival.model for rival in ranked if rival.model}
         based = {label: rival for label, rival in models.items() if rival.basis}
         notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
