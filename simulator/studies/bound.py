@@ -1,6 +1,6 @@
 """Draw the figure of `paceline theory`: Theorem 2's bound by time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,6 @@ LINES = 4  # most periods drawn against time
 STAR = Look(style.GREY, symbol="star")
 MARKS: Mapping[str, Any] = {"joined": False, "marks": "all"}
 CURVE: Mapping[str, Any] = {"marks": "none"}
-Best = Mapping[float, int]
-"""The best period by time (seconds)."""
-Bounds = Callable[[float, int], float]
-"""The bound at a time with a period."""
 
 
 def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
@@ -49,13 +45,7 @@ def chart(scenario: Scenario, runs: Groups) -> Chart | None:
 
     best = {time: theory.tau_star_random(bound, step, time).valid or 1 for time in durations}
     periods = [tau for tau in sorted({*scenario.theory.periods}) if bound.valid(tau)] or [1]
-    panel = _by_time(value, periods[:: -(-len(periods) // LINES)], best, runs)
-    caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
-    return Chart(scenario.title, caption, [panel])
-
-
-def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) -> Panel:
-    """Draw every period's bound against time, with the runs and the best periods."""
+    periods = periods[:: -(-len(periods) // LINES)]
     end = max([*best, *(run.duration for same in runs.values() for run in same)])
     size, unit = time_unit(end)
     times = np.geomspace(end / BEGINS, end, POINTS)
@@ -74,4 +64,5 @@ def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) ->
         Line("best period", np.array([*best]) / size, lowest, STAR, labels=labels, **MARKS)
     )
     across = Axis(f"wall-clock time ({unit})", (end / BEGINS / size, end / size), log=True)
-    return Panel(across, axis, lines)
+    caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
+    return Chart(scenario.title, caption, [Panel(across, axis, lines)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from ..load.load import Programs, loaded
@@ -113,12 +114,10 @@ def _blocks(
     scenario: Scenario, execution: Execution, tasks: Sequence[Task], left: Sequence[int]
 ) -> list[list[int]]:
     """Group the tasks `left` into blocks of one algorithm's seeds, in the order of the seeds."""
-    groups: dict[tuple[str, bool], list[int]] = {}
-    for index in left:
-        task = tasks[index]
-        groups.setdefault((task.algorithm.label, task.replicate is None), []).append(index)
-    shares = []
-    for (_, seeds), group in groups.items():
+    shares = list[list[int]]()
+    pairs = groupby(left, lambda at: (tasks[at].algorithm.label, tasks[at].replicate is None))
+    for (_, seeds), same in pairs:
+        group = [*same]
         algorithm = tasks[group[0]].algorithm
         count = execution.together(scenario, algorithm, len(group)) if seeds else 1
         shares += [group[start : start + count] for start in range(0, len(group), count)]

@@ -1,7 +1,7 @@
 """Chart a search from its document: its ranking and its trade-offs."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -60,7 +60,11 @@ def ranking(tune: Row) -> Chart | None:
 
 def tradeoffs(tune: Row) -> Chart | None:
     """Chart time and cost against loss, or time against cost; None if only one differs."""
-    amounts = [(name, values) for name, values in _amounts(tune) if _spreads(values)]
+    amounts = list[tuple[str, list[float]]]()
+    for name, values in _amounts(tune):
+        finite = np.array(values)[np.isfinite(values)]
+        if finite.size > 1 and np.ptp(finite) > LEAST * np.abs(finite).max():
+            amounts.append((name, values))
     if len(amounts) < 2:
         return None
     *across, up = amounts
@@ -102,11 +106,6 @@ def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
     yield f"cost ({currency})" if currency else "cost", used("cost")
     if objective not in (OBJECTIVES[0], "cost-to-loss"):
         yield f"{tune['measure']} ({tune['unit']})" if tune["unit"] else tune["measure"], values
-
-
-def _spreads(values: Sequence[float]) -> bool:
-    finite = np.array(values)[np.isfinite(values)]
-    return finite.size > 1 and float(np.ptp(finite)) > LEAST * float(np.abs(finite).max())
 
 
 def dominated(table: np.ndarray) -> np.ndarray:

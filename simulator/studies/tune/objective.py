@@ -342,12 +342,8 @@ def tuning_objective(
 ) -> TuningObjective:
     """Return the objective called `name`, or the default one.
 
-    The default is time-to-loss with a target, else the loss after equal tokens or at the deadline.
-    Without a loss it is seconds per step or, with sampled clients, per gradient that reaches the
-    model. If [tune] weighs time and money or bounds the loss, it is the cost to the target, or the
-    loss after equal tokens. The deadline is run.duration, if set. `parts`: scenarios of parts of
-    the cluster, which may cost less. Raises InputError if the scenario lacks settings that the
-    objective needs.
+    `parts`: scenarios of parts of the cluster, which may cost less. Raises InputError if the
+    scenario lacks settings that the objective needs.
     """
     run, heavy = scenario.run, scenario.heavy_tailed
     name = _default(scenario) if name is None else name

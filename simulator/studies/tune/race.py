@@ -308,7 +308,9 @@ class Race:
         """Try up to `trials` configurations, starting with `first`; all if there are no more."""
         self.total = total = int(min(self.space.size, trials))
         whole = total == self.space.size
-        queue = [*first, *(self._others(first) if whole else ())]
+        rest = [point for point in self.space.grid() if point not in first] if whole else []
+        order = np.random.default_rng(self.seed).permutation(len(rest))  # good points come early
+        queue = [*first, *(rest[index] for index in order)]
         proposed = batch = 0
         self.say()
         while proposed < (total if whole else PATIENCE * total) and self._tried < total:
@@ -351,12 +353,6 @@ class Race:
         self.reported = max(self.reported, now)
         if self.progress:
             self.progress(self.reported, self.total)
-
-    def _others(self, first: Sequence[Point]) -> list[Point]:
-        """Return the rest of the grid in random order, so that good points come early."""
-        rest = [point for point in self.space.grid() if point not in first]
-        order = np.random.default_rng(self.seed).permutation(len(rest))
-        return [rest[index] for index in order]
 
     def _batch(self, points: Sequence[Point]) -> None:
         """Let one batch race."""

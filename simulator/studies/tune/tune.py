@@ -94,12 +94,8 @@ def _until(
 ) -> tuple[Space, TuningObjective, list[str]]:
     """Set the end of all runs in the space and the objective; return these and notes."""
     if aim.steps:
-        duration = tried.scenario.run.duration
-        note = (
-            f"run.duration = {statistics.human(duration)} ends no run: {aim.name} compares losses "
-            "after run.steps, however long these take; --objective loss-at-deadline keeps the "
-            "duration"
-        )
+        duration, why = tried.scenario.run.duration, f"{aim.name} compares losses after run.steps"
+        note = f"run.duration = {statistics.human(duration)} ends no run: {why}"
         return tried.until(None), aim, [note] * (duration is not None)
     if aim.target is not None or not aim.of_loss:
         return tried, aim, []
