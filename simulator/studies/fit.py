@@ -346,15 +346,12 @@ class _Search:
         """Simulate the algorithms that targets name, and read the number of every target."""
         variants = len({id(target.variant) for target in self.targets})
         most = variants * (_spread(self.keys) + MOST * (1 + 2 * len(self.keys)))
-
-        def say(done: float, runs: int) -> None:
-            if self.progress:
-                self.progress(min(self.count + done / runs, most), most)
-
+        if self.progress:
+            self.progress(min(self.count, most), most)
         labels = [target.labels(scenario) for target in targets]
         named = tuple(one for one in scenario.algorithm if one.label in chain(*labels))
         scenario = scenario.model_copy(update={"algorithm": named})
-        whole = run_on(self.place, scenario, self.seeds, progress=say)
+        whole = run_on(self.place, scenario, self.seeds)
         self.count += 1
         results = [whole, *(alone(whole) if len(self.seeds) > 1 else [whole])]
         rows = [{row["label"]: row for row in result.algorithms} for result in results]

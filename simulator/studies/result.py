@@ -68,7 +68,9 @@ class Result(Display):
 
     def _summary(self, algorithm: Algorithm) -> dict[str, Any]:
         scenario, runs = self.scenario, self.groups[algorithm.label]
-        model, missed = self.loss_models.get(algorithm.label), self.time_models[algorithm.label]
+        label, program = algorithm.label, scenario.programs[algorithm.name]
+        unfitted = prediction_interval.unfitted(scenario, algorithm, program.family)
+        model, missed = self.loss_models.get(label), self.links.get(label) or unfitted
         stated = self._intervals(runs, model, missed)
         row = {
             "label": algorithm.label,
@@ -121,16 +123,6 @@ class Result(Display):
     def loss_models(self) -> dict[str, Expected]:
         """The models of losses on a learning curve, by label."""
         return learning.models(self.scenario, self.groups)
-
-    @cached_property
-    def time_models(self) -> dict[str, Unfitted | None]:
-        """The model's error of times by label; None for programs to which a profile was fitted."""
-        programs = self.scenario.programs
-        return {
-            one.label: self.links.get(one.label)
-            or prediction_interval.unfitted(self.scenario, one, programs[one.name].family)
-            for one in self.scenario.algorithm
-        }
 
     @cached_property
     def errors(self) -> dict[str, Errors]:

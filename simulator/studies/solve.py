@@ -162,11 +162,10 @@ class SolveResult(Display):
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row per algorithm: its value, and the ends of its interval."""
         about = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
-        rows = (asdict(solution) for solution in self.solutions)
-        return [
-            without_tables(row | {"interval": [*(row["interval"] or (None, None))]}) | about
-            for row in rows
+        rows = [
+            asdict(one) | {"interval": [*(one.interval or (None, None))]} for one in self.solutions
         ]
+        return [without_tables(row) | about for row in rows]
 
     @property
     def _in_words(self) -> str:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from ...cluster.prices import least_per_second, price_per_second
 from ...errors import InputError
-from ...objectives.learning_curve.objective import Expected, baseline
+from ...objectives.learning_curve.objective import Expected
 from ...results import consumption, prediction_interval, verdict
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.order import MARGIN
@@ -23,11 +23,10 @@ from ...results.statistics import (
     held_up,
     human,
     loss_at,
-    number,
     with_unit,
 )
 from ...scenario.scenario import Scenario
-from ...scenario.tables import Cap, LearningCurve, NoObjective
+from ...scenario.tables import Cap, NoObjective
 from ..result import equal_tokens
 
 TOKENS = "loss-at-tokens"
@@ -318,7 +317,7 @@ REMEDIES = {
     "run.cap": "run.cap = { tau = 16, delay = 4 }: the limits of your training, because the "
     "rarest and latest averages are always the fastest",
     "run.steps": "run.steps = 100_000: of each worker, after which the losses are compared",
-    "run.target_loss": "run.target_loss{above}, or choose --objective loss-at-deadline",
+    "run.target_loss": "run.target_loss: the loss to reach, or choose --objective loss-at-deadline",
     "cost.node_hour": "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both",
     "cost.tokens": "cost.tokens = 32, of one worker's step",
 }
@@ -379,14 +378,8 @@ def _demand(scenario: Scenario, name: str) -> None:
             f'{file}: objective.kind = "none": has no loss, which {name} needs; choose an '
             f'objective such as objective.kind = "softmax", or --objective {STEP_TIME}'
         )
-    floor = baseline(spec).floor if isinstance(spec, LearningCurve) else 0.0
     price = price_per_second(scenario, served=True) or cost.egress_per_gb
     indirect = {"cost.node_hour": price, "cost.tokens": consumption.tokens_per_step(scenario)}
     for key in TABLE[name].needs:
         if not (indirect[key] if key in indirect else attrgetter(key)(scenario)):
-            above = f" = {number(1.1 * floor or 0.1)}"
-            above += f", above its floor of {number(floor)}" * (floor > 0)
-            raise InputError(
-                f"{file}: {key}: missing, but {name} needs it; write "
-                f"{REMEDIES[key].format(above=above) if key == TARGET else REMEDIES[key]}"
-            )
+            raise InputError(f"{file}: {key}: missing, but {name} needs it; write {REMEDIES[key]}")
