@@ -28,9 +28,8 @@ from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
 from .execution import Execution, Progress, demand_algorithms, seed_range, settings
-from .numbers import Number, Range, quantity, read_range
 from .simulate import run_on
-from .solve import alone
+from .solve import Number, Range, alone, quantity, read_range
 
 LARGEST = 1000  # targets, and keys
 _TWO = re.compile(r"\s+([-/])\s+")

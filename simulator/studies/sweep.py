@@ -34,8 +34,8 @@ from ..scenario.scenario import Scenario
 from . import executors, learning, links, size
 from .display import Display, even, text
 from .execution import Execution, Progress, demand_algorithms, seed_range, settings
-from .numbers import unit as unit_of
 from .result import Result
+from .solve import unit as unit_of
 
 Row = dict[str, Any]
 Vary = Mapping[str, Sequence[Any]]
