@@ -1,7 +1,6 @@
 """`Display`, the base of every result, which shows a sentence and a figure."""
 
 import base64
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -18,7 +17,6 @@ if TYPE_CHECKING:  # an optional package; matplotlib takes half a second to impo
 
 Row = Mapping[str, Any]
 LINE, LINES = 96, 2  # characters per line of a repr, and lines after its first
-UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space between a number and its unit
 
 
 class Display:
@@ -45,13 +43,12 @@ class Display:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        text = textwrap.wrap(_whole(self._in_words), LINE, max_lines=LINES, placeholder=" ...")
-        lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in text]
+        lines = textwrap.wrap(self._in_words, LINE, max_lines=LINES, placeholder=" ...")
         return "\n".join([f"<{type(self).__name__}: {self._head}>", *lines])
 
     def _repr_html_(self) -> str:
         """Return the answer and the figure as HTML for a notebook."""
-        chart, words, figure = self._chart(), escape(_whole(self._in_words)), ""
+        chart, words, figure = self._chart(), escape(self._in_words), ""
         if chart:
             image = base64.b64encode(drawing.encode(chart, "svg")).decode()
             style = "display:block;width:100%;max-width:660px;background:white"
@@ -88,11 +85,6 @@ class Display:
         except ImportError:
             raise InputError('pandas is not installed; pip install "paceline[pandas]"') from None
         return pd.DataFrame(self.records())
-
-
-def _whole(text: str) -> str:
-    """Prevent line breaks between numbers and their units."""
-    return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
 
 
 def text(value: Any) -> str:
