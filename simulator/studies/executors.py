@@ -167,10 +167,7 @@ def results(
 
 
 class Place(NamedTuple):
-    """Where a study runs: the `executor` that `execution` started, and the directory it writes.
-
-    `resumes`: whether results may be stored, because the code of all programs has a version.
-    """
+    """Where a study runs and writes; `resumes`: if all programs' code has a version."""
 
     execution: Execution
     executor: Executor | None = None

@@ -46,11 +46,7 @@ def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ())
 
 
 def penalties(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return every algorithm's penalty in loss, with interval and basis.
-
-    `ratio`: the loss at the end of [run], relative to data-parallel training on equal tokens;
-    infinite if it diverges.
-    """
+    """Return every algorithm's loss over data-parallel training's (inf: diverges) and its basis."""
     if not isinstance(scenario.objective, LearningCurve):
         return []
     rows = []
@@ -123,9 +119,7 @@ def intervals(
 ) -> dict[str, list[float] | None]:
     """Add 90 % intervals of the last loss and the time to the target to those `stated`.
 
-    Curve, critical batch and penalty are drawn together. Every draw uses one of the runs, so it
-    includes the spread over seeds. The stated intervals of times, from the model of times, are
-    added.
+    Every draw of curve, critical batch and penalty uses one run, and so the spread over seeds.
     """
     lasts = [run.curve["loss"][-1] for run in runs]
     ends = {**stated, "loss": _of_runs(lasts, Errors(model).of_loss(runs, inf))}

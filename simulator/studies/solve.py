@@ -219,12 +219,8 @@ class Condition:
         return cls(text.strip(), parsed, sign == "<=", quantity(bound, where))
 
     def beyond(self, number: float) -> float:
-        """Return by how much a number meets the condition; negative if it fails.
-
-        It is the logarithm of the ratio to the bound if both are positive, so that times and rates
-        are nearly linear in the logarithm of the varied key. A loss that is never reached, nan,
-        fails.
-        """
+        """Return by how much a number meets the condition; negative if it fails, as nan does."""
+        # Logarithms of times and rates are nearly linear in that of the varied key.
         if not isfinite(number):
             meets = number <= self.bound if self.most else number >= self.bound
             return 1.0 if meets else -1.0

@@ -95,11 +95,8 @@ class Claim:
     def verdict(self, finding: Finding) -> Verdict:
         """Return the verdict on the claim by `finding`.
 
-        A number holds if it lies in our interval, or if our number lies within its tolerance.
-        Otherwise the whole interval decides. If all of it lies on the claimed side of `neutral`, an
-        order holds, and a missed number holds in sign; if none of it does, neither holds. An
-        interval with parts on both sides leaves the claim undecided. (The claimed side of a number
-        without `neutral` is its tolerance.)
+        A number holds within our interval or its tolerance. Otherwise the claimed side of `neutral`
+        decides (without it, the tolerance): all of the interval there, none of it, or a part.
         """
         low, high = finding.ci95 or (finding.value, finding.value)
         if self.expected is not None and (
@@ -335,10 +332,7 @@ REDUCTIONS: Mapping[str, Callable[[Values], Values]] = {
 
 
 def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
-    """Return AdaComm's largest speed-up among scenarios where its final loss is as low.
-
-    `least`: ratio of tau = 1's final loss to AdaComm's from which the latter counts as no higher.
-    """
+    """Return AdaComm's largest speed-up where tau = 1's final loss is `least` times its own."""
     low = [
         name for name in names if compared(lab, name=name, what="end", a=0, b=-1)[0].mean() >= least
     ]
@@ -362,11 +356,7 @@ def theory(lab: Lab, *, name: str, path: str) -> Finding:
 
 
 def plateau(lab: Lab, *, name: str, steps: int, sets: Sequence[str] = ()) -> Finding:
-    """Return AdaComm's fall in the time of `steps` of tau = 1, relative to that of tau = 1.
-
-    A fall is the loss around the middle of that time over the loss at its end, each averaged over a
-    fifth of it.
-    """
+    """Return AdaComm's fall in loss in the second half of `steps` of tau = 1, relative to its."""
     one, *_, adaptive = lab.runs(name, *sets).groups.values()
     ends = [float(np.interp(steps, run.curve["step"], run.curve["time"])) for run in one]
     falls = [

@@ -141,11 +141,7 @@ def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
 
 
 def alone(scenario: Scenario) -> Part | None:
-    """Return the part with only the fastest worker, by its mean step.
-
-    None if the loss is not a curve of tokens, if workers are clients, or if all are devices of one
-    box, which nobody buys to use one device.
-    """
+    """Return the part with only the fastest worker; None for clients, one box or other losses."""
     spec, workers = scenario.objective, scenario.cluster.workers
     if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
         return None

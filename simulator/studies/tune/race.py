@@ -197,9 +197,8 @@ class Race:
     def margin(self, count: int) -> float:
         """Return the factor above the best mean over `count` seeds that excludes a contender.
 
-        It is one plus `SURE` standard errors. These come from the spread of the differences to the
-        best, seed by seed and relative to each contender's mean, pooled over contenders that
-        reached the target at least once.
+        One plus `SURE` standard errors of the relative differences to the best, seed by seed,
+        pooled over contenders that reached the target at least once.
         """
         leader = self.judge or self._leader()
         squares, freedom = 0.0, 0

@@ -37,12 +37,7 @@ TIMES = ("time-to-loss", "seconds-per-step")
 
 
 def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
-    """Return a key that sorts simple configurations first.
-
-    First come the fewest departures from plain ssgd. Another program, a server or gossip, and every
-    parameter except lr with another value than its default count one each. Then come the roundest
-    numbers (fewest significant digits), then the smallest.
-    """
+    """Return a key that sorts by departures from ssgd, then roundest and smallest numbers."""
     program, parameters = programs[candidate.name], candidate.parameters
     defaults = {key: about["default"] for key, about in program.describe().items()}
     knobs = [key for key in parameters if key != "lr" and parameters[key] != defaults.get(key)]
@@ -71,9 +66,8 @@ class Judged(NamedTuple):
 def judged(contenders: Sequence[Contender], objective: TuningObjective) -> Judged:
     """Return scores by label as the verdict judges them.
 
-    After equal tokens a score becomes the time, or the money and time, to the loss of the baseline.
-    If the user bounds the loss, losses within the bound (by their best estimate) need no extra
-    time. Otherwise scores are unchanged.
+    After equal tokens a score becomes the time, or the money and time, to the loss of the baseline
+    (within the user's bound on the loss: its own time). Otherwise scores are unchanged.
     """
     scores = {contender.label: contender.scores for contender in contenders}
     losses, out = compared(scores), list[str]()
@@ -104,10 +98,7 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> Judge
 
 
 def reference(contenders: Sequence[Contender]) -> str:
-    """Return the reference of losses: plain data-parallel training, else the lowest loss.
-
-    Of means without a codec, those of the part of the cluster that takes the fewest days.
-    """
+    """Return the reference of losses: data-parallel training in the fewest days, or the lowest."""
     several = [
         contender for contender in contenders if contender.label != verdicts.ALONE
     ] or contenders
@@ -132,11 +123,9 @@ def compared(scores: Mapping[str, Sequence[Score]]) -> verdicts.Compared:
 
 
 def ordered(contenders: Sequence[Contender], objective: TuningObjective, scores: Judged) -> Order:
-    """Return the order of contenders that have run with all seeds.
+    """Return the order of contenders with all seeds run; if none reached, the closest is first.
 
-    If none reached the target with every seed, the one closest to it comes first. Under a learning
-    curve the order includes configurations that were given up early, because only seeds decided
-    that.
+    Under a learning curve it includes those given up early, because only seeds decided that.
     """
     if objective.steps:  # the race judged by loss alone, but time counts as well
         return order_of(scores.scores, objective)

@@ -240,9 +240,7 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
     """Return the search space of a scenario, from [tune] or else a default, and notes.
 
     A program of [tune] starts from the first [[algorithm]] of its name, or from its defaults; every
-    other [[algorithm]] takes part as written. By default each is a separate family. Bounds are left
-    out, because the fastest of them would end every other run. Raises InputError if there is
-    nothing to try.
+    other [[algorithm]] takes part as written, but no bounds. Raises InputError if nothing is left.
     """
     available, tuned = scenario.programs, scenario.tune.programs
     notes = [*scenario.notes, *consumption.paces(scenario)]
