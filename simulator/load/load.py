@@ -84,27 +84,16 @@ def loaded(scenario: Scenario | str | Path, programs: Programs = None) -> Scenar
 
 
 def varied(
-    scenario: Scenario,
-    overrides: Sequence[str] = (),
-    *,
-    table: dict[str, Any] | None = None,
-    where: str | None = None,
+    scenario: Scenario, overrides: Sequence[str] = (), *, table: dict[str, Any] | None = None
 ) -> Scenario:
-    """Load a scenario again with `overrides` or another `table`. Raises InputError.
-
-    The error begins with `where`, instead of --set, if the user did not write the overrides.
-    """
-    folder, whole = Path(scenario.file).parent, scenario.table if table is None else table
-    origin = Origin(scenario.file, folder, overrides, allow_paths=True)
-    try:
-        return _parsed(whole, origin, scenario.added)
-    except InputError as error:
-        if where is None:
-            raise
-        message = str(error)
-        for text in overrides:
-            message = message.replace(f"--set {text}", text)
-        raise InputError(f"{where}: {message}" if where else message) from None
+    """Load a scenario again with `overrides` or another `table`. Raises InputError."""
+    return parse(
+        scenario.table if table is None else table,
+        file=scenario.file,
+        folder=Path(scenario.file).parent,
+        overrides=overrides,
+        programs=scenario.added,
+    )
 
 
 def added_programs(programs: Programs) -> Mapping[str, Program]:

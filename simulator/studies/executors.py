@@ -179,6 +179,10 @@ class Place(NamedTuple):
         """The directory if it may store results."""
         return self.directory if self.resumes else None
 
+    def executor_of(self, tasks: int) -> Executor | None:
+        """Return the executor for `tasks` tasks; a single task runs here, to show its progress."""
+        return None if tasks == 1 and self.execution.dask is None else self.executor
+
 
 @contextmanager
 def study(
@@ -220,8 +224,7 @@ def complete(
     say()
     shares = work.blocks([index for index in every if index not in done])
     todo = {at: [tasks[index] for index in share] for at, share in enumerate(shares)}
-    here = len(todo) == 1 and place.execution.dask is None  # to show the task's progress
-    for at, made in results(None if here else place.executor, work, todo, say):
+    for at, made in results(place.executor_of(len(todo)), work, todo, say):
         for index, result in zip(shares[at], made, strict=True):
             done[index] = result
             if stored:

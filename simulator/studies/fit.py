@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..inputs import messages, paths, untrusted
 from ..load.document import read_toml
 from ..load.explain import explain, line
-from ..load.load import load, loaded, varied
+from ..load.load import load, loaded
 from ..results import statistics, store
 from ..results.intervals import NORMAL
 from ..results.store import Destination
@@ -29,7 +29,7 @@ from ..scenario.scenario import Scenario
 from . import executors, size
 from .execution import Execution, Progress, demand_algorithms, seed_range, settings
 from .simulate import run_on
-from .solve import Number, Range, alone, quantity, read_range
+from .solve import Number, Range, alone, moved, quantity, read_range
 
 LARGEST = 1000  # targets, and keys
 _TWO = re.compile(r"\s+([-/])\s+")
@@ -86,7 +86,7 @@ class Target:
         texts = [
             f"{key}={limits.text(x)}" for (key, limits), x in zip(keys.items(), values, strict=True)
         ]
-        return varied(self.variant, texts, where=self.terms[0].where)
+        return moved(self.variant, texts, self.terms[0].where)
 
     def labels(self, scenario: Scenario) -> list[str]:
         """Return the algorithm of every term. Raises InputError unless each names one."""
@@ -167,7 +167,7 @@ def _target(
         raise InputError(f"{where}: sets {name}, which [keys] varies; leave it out here or there")
     if (variant := (stated.scenario, *stated.sets)) not in variants:
         origin = _scenario(file.parent, stated.scenario, where) if stated.scenario else base
-        variants[variant] = varied(origin, stated.sets, where=where)
+        variants[variant] = moved(origin, stated.sets, where)
     tolerance = whole.tolerance if stated.tolerance is None else stated.tolerance
     if tolerance is None or (allowed := _si(tolerance, where)) <= 0:
         raise InputError(f"{where}: needs a tolerance above zero, here or above all targets")

@@ -109,6 +109,17 @@ def _is_number(entry: Any) -> bool:
     return entry is None or (isinstance(entry, int | float) and not isinstance(entry, bool))
 
 
+def moved(scenario: Scenario, overrides: Sequence[str], where: str = "") -> Scenario:
+    """Load a scenario with overrides that the user did not write as --set. Raises InputError."""
+    try:
+        return varied(scenario, overrides)
+    except InputError as error:
+        message = str(error)
+        for text in overrides:
+            message = message.replace(f"--set {text}", text)
+        raise InputError(f"{where}: {message}" if where else message) from None
+
+
 def unit(text: str) -> str:
     """Return the unit of a quantity; "" without one."""
     parts = _QUANTITY.fullmatch(text)

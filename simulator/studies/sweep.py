@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..inputs import csv_files, messages
 from ..inputs.units import SI, to_si
 from ..load.document import override
-from ..load.load import Programs, loaded, varied
+from ..load.load import Programs, loaded
 from ..objectives import plugins
 from ..results import consumption, intervals, store
 from ..results.columns import RESULT_COLUMNS, estimate_columns, estimate_of, ranked_by
@@ -35,6 +35,7 @@ from . import executors, learning, links, size
 from .display import Display, even, text
 from .execution import Execution, Progress, demand_algorithms, seed_range, settings
 from .result import Result
+from .solve import moved
 from .solve import unit as unit_of
 
 Row = dict[str, Any]
@@ -370,7 +371,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     scenario = loaded(scenario, programs)
     chosen = grid(_axes(vary))
     overrides = [[f"{key}={text}" for key, text in point.items()] for point in chosen]
-    scenarios = labelled([varied(scenario, sets, where="") for sets in overrides])
+    scenarios = labelled([moved(scenario, sets) for sets in overrides])
     execution = Execution(engine, jobs, dask)
     ranges = [seed_range(scenario, seeds, seed) for scenario in scenarios]
     for one in scenarios:
