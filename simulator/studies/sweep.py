@@ -145,19 +145,33 @@ class SweepResult(Display):
     `points`: the values of every point by key. `rows`: for every point and algorithm its values,
     `label`, `program`, `engine`, `seeds`, and the means of `RESULT_COLUMNS` with 90 % intervals,
     and any estimated medians. None stands for missing values, such as the mean time to a target
-    that some seed never reached. `versions`: the versions on which the numbers depend. `picks`: the
-    verdict of `simulate` at every point; `bounds`: labels of algorithms that are never picked.
-    `resumed` counts the points stored before.
+    that some seed never reached. `versions`: the versions on which the numbers depend. `bounds`:
+    labels of algorithms that are never picked. `resumed` counts the points stored before.
     """
 
     scenario: Scenario
     points: list[dict[str, Any]]
-    rows: list[Row]
-    notes: list[str]
+    outcomes: list[Record]
     versions: Mapping[str, str]
-    picks: list[Row]
     bounds: list[str]
     resumed: int = 0
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of all points, all with the same columns."""
+        pairs = zip(self.points, self.outcomes, strict=True)
+        return even([point | row for point, outcome in pairs for row in outcome["rows"]])
+
+    @property
+    def picks(self) -> list[Row]:
+        """The verdict of `simulate` at every point."""
+        return [outcome["pick"] for outcome in self.outcomes]
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings and explanations, each once."""
+        notes = dict.fromkeys(note for outcome in self.outcomes for note in outcome["notes"])
+        return [*self.scenario.notes, *notes]
 
     @cached_property
     def vary(self) -> dict[str, list[Any]]:
@@ -393,19 +407,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
         )
         records, resumed = executors.complete(place, work, tasks, progress)
         points = [{key: value(text) for key, text in point.items()} for point in chosen]
-        pairs = zip(points, records, strict=True)
-        notes = dict.fromkeys(note for record in records for note in record["notes"])
-        every = [algorithm for one in scenarios for algorithm in one.algorithm]
-        result = SweepResult(
-            scenario,
-            points,
-            even([point | row for point, record in pairs for row in record["rows"]]),
-            [*scenario.notes, *notes],
-            work.versions,
-            [record["pick"] for record in records],
-            sorted({algorithm.label for algorithm in every if algorithm.bound}),
-            resumed,
-        )
+        bounds = sorted({one.label for at in scenarios for one in at.algorithm if one.bound})
+        result = SweepResult(scenario, points, records, work.versions, bounds, resumed)
         if place.directory:
             save(result, place.directory)
     return result

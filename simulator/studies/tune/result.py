@@ -363,14 +363,8 @@ class TuneResult(Display):
 
     def _row(self, one: Contender) -> Row:
         """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
-        aim, candidate, scores, model = self.objective, one.candidate, one.scores, one.model
-        values = [score.value for score in scores]
-        seconds = [DAY * (score.used or {}).get("days", math.nan) for score in scores]
-        timed = aim.target or aim.steps or aim.cap
-        factors = np.array(model.steps) if model and model.steps else None
-        within = self._interval_of_time(one, seconds) if timed else None
-        used, cost = [score.used or {} for score in scores], self.scenario.cost
-        amounts = consumption.summarise_amounts(used, cost, aim.heavy, factors, within)
+        aim, candidate, scores = self.objective, one.candidate, one.scores
+        values, amounts = [score.value for score in scores], self._amounts(one)
         estimate = intervals.estimate(values, heavy=aim.heavy)
         if not one.all_reached:  # then there is no mean, and a median would look too good
             estimate = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
@@ -393,8 +387,18 @@ class TuneResult(Display):
             "at_least": float(np.mean([aim.at_least(score) for score in scores])),
             "stopped": one.stopped or None,
             **amounts,
-            "basis": model and model.basis,
+            "basis": one.model and one.model.basis,
         }
+
+    def _amounts(self, one: Contender) -> Row:
+        """Return the amounts a configuration used; see `consumption.summarise_amounts`."""
+        aim, model, used = self.objective, one.model, [score.used or {} for score in one.scores]
+        seconds = [DAY * amounts.get("days", math.nan) for amounts in used]
+        factors = np.array(model.steps) if model and model.steps else None
+        timed = aim.target or aim.steps or aim.cap
+        within = self._interval_of_time(one, seconds) if timed else None
+        cost = self.scenario.cost
+        return consumption.summarise_amounts(used, cost, aim.heavy, factors, within)
 
     def _interval(self, one: Contender, values: list[float], used: Row) -> Sequence[float] | None:
         """Return the interval of one run's time, price or loss, as `simulate` states it."""
