@@ -128,9 +128,8 @@ def results(
 ) -> Iterator[tuple[int, R]]:
     """Do `work` with every task; yield the key and result of each as soon as it ends.
 
-    Meanwhile `waiting` is called every `PATIENCE` seconds. If tasks run in this process, it is
-    called every `PULSE` seconds, with the number of finished `runs` of the current task, fractions
-    included. Raises RunError if a process dies.
+    Meanwhile `waiting` is called every `PATIENCE` seconds; in this process every `PULSE` seconds,
+    with the finished `runs` of the current task. Raises RunError if a process dies.
     """
     do = partial(checked, work.versions, work.do)
     if executor is None:

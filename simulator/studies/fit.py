@@ -413,6 +413,12 @@ class _Search:
         fitted = [self._row(target, best) for target in self.used]
         missed = [row for row in fitted if row["verdict"] != "met"]
         missed.sort(key=lambda row: -abs(row["residual"]))
+        sentence = "Every target is met within its tolerance."
+        if missed:
+            most, by = missed[0]["target"], abs(missed[0]["residual"])
+            sentence = f"{len(missed)} of {len(fitted)} targets are missed, most of all {most}, "
+            wider = f"; intervals are therefore {widened:.1f} times as wide" * (widened > 1)
+            sentence += f"by {by:.1f} tolerances{wider}."
         return FitResult(
             base,
             str(self.file),
@@ -424,7 +430,7 @@ class _Search:
                 "targets": [row["target"] for row in missed],
                 "reduced_chi2": reduced,
                 "widened": widened,
-                "sentence": _unexplained(len(fitted), missed, widened),
+                "sentence": sentence,
             },
             self.count,
             list(self.seeds),
@@ -474,15 +480,3 @@ class _Search:
             "range": [limits.low, limits.high],
             "at_end": min(place, 1 - place) < EDGE,
         }
-
-
-def _unexplained(count: int, missed: Sequence[Mapping[str, Any]], widened: float) -> str:
-    if not missed:
-        return "Every target is met within its tolerance."
-    sentence = (
-        f"{len(missed)} of {count} targets are missed, most of all {missed[0]['target']}, "
-        f"by {abs(missed[0]['residual']):.1f} tolerances"
-    )
-    return sentence + (
-        f"; intervals are therefore {widened:.1f} times as wide." * (widened > 1) or "."
-    )

@@ -265,10 +265,9 @@ class Solution:
     """The solution for one algorithm.
 
     `holds`: "from" or "up to" the `value`; without a value "always" or "never" within the range.
-    `number`: the number at the value. `interval`: the values at which the ends of the number's
-    interval meet the condition, None for an end beyond the range; None without a value, or if one
-    seed leaves the interval unknown. `level`: the probability of that interval. `depends`: False if
-    the number is the same at all tried values.
+    `number`: the number at the value. `interval`: the values at which the ends of its interval of
+    probability `level` meet the condition, None for an end beyond the range, or if unknown.
+    `depends`: False if the number is the same at all tried values.
     """
 
     label: str

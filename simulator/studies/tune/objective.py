@@ -194,14 +194,10 @@ class TuningObjective:
         return used.get("cost", math.nan) + self.day * days if self.day else DAY * days
 
     @property
-    def beside(self) -> str:
-        """Words for parts of a cost other than money."""
-        return " of money and time" if self.day else ""
-
-    @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
-        return TABLE[self.name].measure.format(aim=self)
+        beside = " of money and time" if self.day else ""
+        return TABLE[self.name].measure.format(aim=self, beside=beside)
 
     @property
     def tells(self) -> str:
@@ -299,7 +295,7 @@ TABLE = {
     "cost-to-loss": Kind(
         _to_target,
         "{aim.currency}",
-        "cost{aim.beside} to loss {aim.target:g}",
+        "cost{beside} to loss {aim.target:g}",
         FOR,
         "",
         (TARGET, "cost.node_hour"),

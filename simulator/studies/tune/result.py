@@ -104,8 +104,7 @@ def reference(contenders: Sequence[Contender]) -> str:
     ] or contenders
 
     def place(one: Contender) -> tuple[bool, float, int]:
-        days = one.used("days")
-        coded = one.candidate.parameters.get("codec", "raw") != "raw"
+        days, coded = one.used("days"), one.candidate.parameters.get("codec", "raw") != "raw"
         return coded, days if days < math.inf else math.inf, one.candidate.workers
 
     ordered = sorted(several, key=place)

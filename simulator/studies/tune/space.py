@@ -131,10 +131,9 @@ class Space:
         """Return the points to begin with: every family as written, or with middle values."""
         points = []
         for family, entry in self.entries.items():
-            written, chosen = entry.table, dict[str, Any]()
-            for key, values in entry.choices.items():
-                tried = key in written and _tried(values, written[key])
-                chosen[key] = written[key] if tried else _middle(values)
+            written, choices = entry.table, entry.choices.items()
+            tried = {key for key, values in choices if _tried(values, written.get(key))}
+            chosen = {k: written[k] if k in tried else _middle(values) for k, values in choices}
             points.append((family, chosen))
         return points
 
