@@ -12,7 +12,6 @@ from ...errors import InputError
 from ...load.load import varied
 from ...network.mean_cost import mean_cost
 from ...objectives import build
-from ...programs import Program
 from ...programs.program import BOUND
 from ...results import consumption
 from ...results.verdict import ALONE, DATA_PARALLEL
@@ -241,13 +240,13 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
     A program of [tune] starts from the first [[algorithm]] of its name, or from its defaults; every
     other [[algorithm]] takes part as written, but no bounds. Raises InputError if nothing is left.
     """
-    available, tuned = scenario.programs, scenario.tune.programs
+    tuned = scenario.tune.programs
     notes = [*scenario.notes, *consumption.paces(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
-    bounds = [name for name in named if available[name].bound]
+    bounds = [name for name in named if scenario.programs[name].bound]
     if bounds:
         notes.append(f"left out: {', '.join(bounds)}, whose {BOUND}")
-    entries = _in_parts(scenario, _entries(scenario, available), available)
+    entries = _in_parts(scenario, _entries(scenario))
     if not entries:
         raise InputError(
             f"{scenario.file}: nothing to tune{''.join(f' ({note})' for note in notes)}; add an "
@@ -268,17 +267,17 @@ def space(scenario: Scenario) -> tuple[Space, list[str]]:
     return Space(scenario, entries, every), notes
 
 
-def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
+def _entries(scenario: Scenario) -> dict[str, Entry]:
     """Return the families to try: those of [tune], then other algorithms without bounds."""
     entries: dict[str, Entry] = {}
     rest = [algorithm for algorithm in scenario.algorithm if not algorithm.bound]
     for name, choices in scenario.tune.programs.items():
-        if not available[name].bound:
+        if not scenario.programs[name].bound:
             first = next((algorithm for algorithm in rest if algorithm.name == name), None)
             entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
             rest = [algorithm for algorithm in rest if algorithm is not first]
     for algorithm in rest:
-        choices_of = {} if scenario.tune.programs else _default(scenario, algorithm, available)
+        choices_of = {} if scenario.tune.programs else _default(scenario, algorithm)
         family = algorithm.name if choices_of and algorithm.name not in entries else algorithm.label
         while family in entries:  # a label may be another program's name
             family += "'"
@@ -286,9 +285,7 @@ def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, 
     return entries
 
 
-def _in_parts(
-    scenario: Scenario, entries: Mapping[str, Entry], available: Mapping[str, Program]
-) -> dict[str, Entry]:
+def _in_parts(scenario: Scenario, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return the families on each part of the cluster; one worker alone is data-parallel."""
     pieces: list[Part | None] = [*parts.parts(scenario)] or [None]
     one = parts.alone(scenario)
@@ -302,25 +299,23 @@ def _in_parts(
     for part in pieces if entries else ():
         families = entries if part is None or sum(part.counts) > 1 else plain or alone
         for family, entry in (alone if part is one and one else families).items():
-            for variant in _streamed(scenario, replace(entry, part=part), available):
+            for variant in _streamed(scenario, replace(entry, part=part)):
                 where = f" on {part.name}" if part else ""
                 expanded[family + variant.variant + where] = variant
     return expanded
 
 
-def _streamed(
-    scenario: Scenario, entry: Entry, available: Mapping[str, Program]
-) -> Iterator[Entry]:
+def _streamed(scenario: Scenario, entry: Entry) -> Iterator[Entry]:
     """Yield a family, and variants whose overlap or fragments hide the average it waits for."""
     yield entry
     written = entry.table.keys() | entry.choices.keys()
-    fields = available[entry.table["name"]].parameters.model_fields
+    fields = scenario.programs[entry.table["name"]].parameters.model_fields
     if not {"overlap", "fragments"} <= fields.keys() or written & {"overlap", "codec"}:
         return
     tau: Values = entry.choices.get("tau", (entry.table.get("tau"),))
     tried: Values = entry.choices.get("fragments", (entry.table.get("fragments", FRAGMENTS),))
     few = FRAGMENTS if isinstance(tried, Range) or len(tried) > 1 else int(tried[0])
-    late = _steps_of_mean(scenario, entry.part, few, available)
+    late = _steps_of_mean(scenario, entry.part, few)
     variants: list[tuple[str, dict[str, int], int]] = [("overlap", {}, late)]
     if "fragments" not in written:
         variants.append(("fragments", {"fragments": MORE * few}, 0))
@@ -336,9 +331,7 @@ def _streamed(
             yield replace(entry, table=table, choices=choices, late=steps, variant=f" ({name})")
 
 
-def _steps_of_mean(
-    scenario: Scenario, part: Part | None, fragments: int, available: Mapping[str, Program]
-) -> int:
+def _steps_of_mean(scenario: Scenario, part: Part | None, fragments: int) -> int:
     """Return how many steps a fragment's mean takes on a part of the cluster; 0: unknown."""
     table = part and part.applied(scenario.table)
     world = varied(scenario, table=table) if table else scenario
@@ -350,11 +343,9 @@ def _steps_of_mean(
     return math.ceil(seconds / compute) if seconds < math.inf else 0
 
 
-def _default(
-    scenario: Scenario, algorithm: Algorithm, available: Mapping[str, Program]
-) -> dict[str, Values]:
+def _default(scenario: Scenario, algorithm: Algorithm) -> dict[str, Values]:
     """Return the default values to try, including those that the scenario sets."""
-    fields = available[algorithm.name].parameters.model_fields
+    fields = scenario.programs[algorithm.name].parameters.model_fields
     written, workers = algorithm.written, scenario.cluster.workers
     choices: dict[str, tuple[float, ...]] = {
         key: values for key, values in DEFAULTS.items() if key in fields
