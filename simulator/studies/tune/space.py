@@ -172,15 +172,9 @@ class Space:
         label = ALONE if part.name == ALONE else f"{algorithm.label} on {part.name}"
         return replace(draft, label=label, table=table | {"label": label})
 
-    def world(
-        self,
-        candidate: Candidate,
-        duration: float | None = None,
-        changed: Mapping[str, Any] | None = None,
-    ) -> Scenario:
-        """Return a configuration's scenario (of the table `changed`), for `duration` seconds."""
-        table, part = candidate.table, candidate.part
-        whole = dict(self.scenario.table if changed is None else changed)
+    def world(self, candidate: Candidate, duration: float | None = None) -> Scenario:
+        """Return a configuration's scenario, which ends after `duration` seconds."""
+        table, part, whole = candidate.table, candidate.part, dict(self.scenario.table)
         whole = part.applied(whole) if part else whole
         beside = [
             algorithm
