@@ -110,7 +110,13 @@ class Target:
 def read_targets(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
     """Return the keys and targets of a file, for a scenario. Raises InputError."""
     stated, variants = _stated(file), dict[Any, Scenario]()
-    keys = {name: _range(file, name, text) for name, text in stated.keys.items()}
+    keys = dict[str, Range]()
+    for name, text in stated.keys.items():
+        where, ends = f'{file}: keys."{name}" = {messages.show(text)}', re.split(r"\s+to\s+", text)
+        remedy = 'write one such as "100 ms to 2 s"'
+        if len(ends) != 2:
+            raise InputError(f"{where}: not LOW to HIGH; {remedy}")
+        keys[name] = read_range(ends, where, remedy)
     targets = [_target(file, stated, target, base, variants) for target in stated.target]
     labels = [target.label for target in targets]
     if twice := [label for label in labels if labels.count(label) > 1]:
@@ -140,16 +146,6 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
-
-
-def _range(file: Path, name: str, text: str) -> Range:
-    """Read a key's range, such as "100 ms to 2 s". Raises InputError."""
-    where = f'{file}: keys."{name}" = {messages.show(text)}'
-    remedy = 'write one such as "100 ms to 2 s"'
-    ends = re.split(r"\s+to\s+", text)
-    if len(ends) != 2:
-        raise InputError(f"{where}: not LOW to HIGH; {remedy}")
-    return read_range(ends, where, remedy)
 
 
 def _target(
