@@ -93,10 +93,7 @@ def text(value: Any) -> str:
 
 
 def without_tables(row: Row) -> dict[str, Any]:
-    """Return a row without nested values: "behind": {"value": 1} becomes "behind.value": 1.
-
-    An interval becomes "behind.ci95.low" and "behind.ci95.high".
-    """
+    """Return a row without tables and intervals: "behind.value" and "behind.ci95.low"."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         inner = value

@@ -110,10 +110,7 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """One algorithm with one seed, recording at most `spans` spans.
-
-    `replicate`: the bootstrap replicate whose redrawn numbers are used; None: those as written.
-    """
+    """One algorithm with one seed (and bootstrap `replicate`), recording at most `spans` spans."""
 
     algorithm: Algorithm
     seed: int
@@ -149,10 +146,7 @@ def code_hash(*others: str | Path) -> str:
 
 
 def settings(command: str, scenario: Scenario, **more: Any) -> dict[str, Any]:
-    """Return all settings that determine a command's results; `more` adds its options.
-
-    Users' programs have no version, so only their names are included.
-    """
+    """Return all settings that determine a command's results; `more` adds its options."""
     table, objective = scenario.table, scenario.objective
     return {
         "command": command,

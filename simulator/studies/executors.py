@@ -100,9 +100,8 @@ def start(execution: Execution) -> Iterator[Executor | None]:
 class Work(Generic[T, R]):
     """The work of a task: `do` it, describe it, and count its `runs`.
 
-    `versions`: package versions that every process must have. For `complete`, where a task is a
-    block of smaller tasks: `key`, equal for smaller tasks with equal results (None: none are), and
-    `blocks`, which groups their indices.
+    `versions`: of packages in every process. For `complete`, whose tasks are blocks of others:
+    `key`, equal for equal results, and `blocks`, which groups their indices.
     """
 
     do: Callable[[T], R]

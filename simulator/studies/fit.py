@@ -301,10 +301,7 @@ def _spread(keys: Keys) -> int:
 
 @dataclass
 class _Search:
-    """The search for positions of the keys; every position is measured once.
-
-    `readings` holds them by values and target; `count` is the number of simulations.
-    """
+    """The search for positions of the keys, with `readings` by values and target."""
 
     keys: Keys
     targets: Sequence[Target]

@@ -24,10 +24,7 @@ LOST = "diverges at any learning rate: try a smaller outer_lr or alpha, or a lar
 
 
 def expected(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = ()) -> Expected:
-    """Return an algorithm's expected loss, including the error of the mechanism.
-
-    `runs`: the algorithm's runs, from which the mechanism is read; if empty, one is made.
-    """
+    """Return an algorithm's expected loss, with the mechanism's error read from its runs."""
     goal: Any = with_tuned_rate(World(scenario, algorithm)).scenario.objective
     model: Expected = getattr(goal, "expected", goal)
     if not isinstance(goal, Goal) and model.followed is None:

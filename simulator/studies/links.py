@@ -51,11 +51,7 @@ def time_error_models(
 def uncalibrated(
     scenario: Scenario, groups: Groups, execution: Execution
 ) -> dict[str, Uncalibrated]:
-    """Return the error of times over TCP without a profile, by label.
-
-    Times are simulated with the fastest and slowest likely links, because computing hides less
-    communication over slower links.
-    """
+    """Return the error of times without a profile, by label, from the likely ends of links."""
     spreads = {
         INSIDE: hardware.inner_spread(group.inner for group in scenario.cluster.group),
         "the usual utilisation of devices": hardware.compute_spread(scenario.table),
@@ -209,10 +205,7 @@ def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS)
 
 
 def short_pace(scenario: Scenario, algorithm: Algorithm, run: Run, most: float) -> float | None:
-    """Return the seconds per step of a short simulation with the seed of `run`.
-
-    None if it would take more than `most` gradients, or if the period changes.
-    """
+    """Return the seconds per step of a run of at most `most` gradients; None if it needs more."""
     tau = max((one for one in run.curve["tau"] if isfinite(one)), default=1.0)
     periods = max(PAIRED, ceil(FEWEST / tau))  # whole ones
     short = _short(scenario.under(algorithm), run, looks=False, periods=periods)

@@ -207,11 +207,7 @@ class Result(Display):
         )
 
     def language(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return more measures of a language model's loss; {} for other objectives.
-
-        They are `perplexity`, and the share by which the loss exceeds that of data-parallel
-        training.
-        """
+        """Return a language model's perplexity and share of loss above data-parallel training's."""
         last, verdict = row["loss"]["last"], self.verdict
         if not isinstance(self.scenario.objective, LearningCurve) or last is None:
             return {}

@@ -51,11 +51,7 @@ def figures(result: "SweepResult") -> dict[str, bytes]:
 
 
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:
-    """Chart a quantity against the first key that has numbers.
-
-    There is one line per algorithm and value of a second key. Returns None without numbers, if more
-    keys were varied, or if there are too many lines to tell apart.
-    """
+    """Chart a quantity against a key with numbers; None for more than two keys or `LINES` lines."""
     varied = {key: values for key, values in vary.items() if len(values) > 1}
     key = next((key for key, values in varied.items() if numbers(values)), "")
     parsed = numbers(vary[key]) if key else None

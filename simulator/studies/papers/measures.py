@@ -48,10 +48,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of our runs: a value, its 95 % interval over seeds, and a note.
-
-    Without an interval the value is exact, or from runs without randomness.
-    """
+    """The result of our runs: a value, its 95 % interval over seeds (None: exact), and a note."""
 
     value: float
     ci95: tuple[float, float] | None = None
@@ -257,8 +254,7 @@ def values(
 ) -> Values:
     """Return a quantity of one algorithm of a scenario, one value per seed.
 
-    `of`: its label, its index in the scenario, or "best" (the lowest mean without the last
-    algorithm, which is adaptive). `how`: arguments of the quantity.
+    `of`: its label, its index in the scenario, or "best" (the lowest mean, but not of the last).
     """
     result = lab.runs(name, *sets, labels=how.pop("labels", ()))
     if what == "bytes":

@@ -126,10 +126,7 @@ class TuningObjective:
         self, run: Run, scenario: Scenario, model: Expected | None = None,
         errors: Errors = NO_ERRORS,
     ) -> Score:  # fmt: skip
-        """Score a finished run of `scenario`; `model` gives its loss under a learning curve.
-
-        `errors`: errors of its loss and times. Raises InputError if it starts at the target.
-        """
+        """Score a finished run; `model` gives its loss on a learning curve. Raises InputError."""
         given = scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
         ran = math.inf if ended else given.duration or math.inf

@@ -26,9 +26,8 @@ Table = dict[str, Any]
 class Part:
     """A part of the cluster: some of its workers, or more of a group.
 
-    `counts`: workers of each group, and of none. `longer`: the factor by which a larger batch
-    lengthens a worker's step; `more`: the factor of the number of steps. `patch`: further changes
-    of the scenario.
+    `counts`: workers of each group, and of none. `longer`, `more`: the factors of a worker's step
+    and of the number of steps. `patch`: further changes of the scenario.
     """
 
     name: str

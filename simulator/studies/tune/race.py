@@ -1,9 +1,8 @@
 """Race configurations with more and more seeds, until they are surely worse.
 
-All share their seeds (common random numbers), so that few are enough. A run is cut as soon as its
-configuration's mean must exceed the best mean by `margin` (adaptive capping: Hutter, Hoos,
-Leyton-Brown and Stützle, JAIR 2009). Configurations that are not surely worse run again for longer.
-One that was given up comes back if the final best does not justify that.
+All share their seeds (common random numbers). A run is cut as soon as its configuration's mean must
+exceed the best by `margin` (adaptive capping: Hutter, Hoos, Leyton-Brown and Stützle, JAIR 2009).
+Others run again for longer. One that was given up comes back if the final best requires it.
 
 Configurations are proposed in batches of a fixed size, by a generator seeded by the batch, from the
 outcomes of earlier batches. So neither the number of processes nor an interruption changes the
