@@ -625,7 +625,7 @@ TOML = beside(__file__, "tune.toml")
 def command(folder, *arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "paceline", "tune", "killed.toml", "--jobs", "1", "--json",
-         "--trials", "20", *arguments],
+         "--trials", "60", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
