@@ -8,7 +8,7 @@ server's messages pass its network card (NIC) one at a time.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, repeat
 from math import inf
@@ -49,8 +49,7 @@ Team = tuple[int, ...] | None
 """The workers that take part in a collective, in rank order; None: all of them."""
 
 
-@dataclass(frozen=True)
-class CollectiveCost:
+class CollectiveCost(NamedTuple):
     """The seconds that a collective occupies the links, and its latency in seconds."""
 
     transmission: float
@@ -387,14 +386,20 @@ class ClosedForm:
         """Return the expected cost of averaging a share of the model."""
         if self.given is not None:
             return CollectiveCost(*self.overhead.of_collective(share * self.given.expectation, 0.0))
-        size, team = share * self.model_bytes, self.everyone
+        size = share * self.model_bytes
         way = self.way("mean", size, None)
-        plan, added = self.plan(way.key, team), self.overhead
+        plan = self.plan(way.key, self.everyone)
+        return self.way_cost(way, plan, size, plan.latency)
+
+    def way_cost(
+        self, way: Way, plan: CollectivePlan, size: float, latency: float
+    ) -> CollectiveCost:
+        """Return the cost of a collective of `size` bytes per worker."""
         if not plan.moved:
             return CollectiveCost(0.0, 0.0)
-        held = plan.held * size + plan.hops * added.hop_bytes / plan.rate
+        held = plan.held * size + plan.hops * self.overhead.hop_bytes / plan.rate
         passage = Passage(plan.rate, plan.hops, plan.ring)
-        return CollectiveCost(*way.cost(added, held, plan.latency, passage))
+        return CollectiveCost(*way.cost(self.overhead, held, latency, passage))
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -468,11 +473,7 @@ class Traffic:
         latency = self._fixed[key, team]
         if latency is None:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
-        if not plan.moved:
-            return 0.0, 0.0
-        hops, rate = plan.hops, plan.rate
-        held = plan.held * payload + hops * overhead.hop_bytes / rate
-        return way.cost(overhead, held, latency, Passage(rate, hops, plan.ring))
+        return self.network.way_cost(way, plan, payload, latency)
 
     def is_constant(self, kind: str, payload: float) -> bool:
         """Return whether equal collectives always cost the same."""

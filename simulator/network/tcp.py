@@ -34,14 +34,9 @@ HOSTS = (0.65e9, 2.4e9)
 WIDENED = 10**9  # the number of quantiles that already contain Student's factor
 
 
-def payload(mtu: int) -> int:
-    """Return the bytes of payload in a full packet."""
-    return mtu - HEADERS
-
-
-def share(mtu: int, frame: int = FRAME) -> float:
+def share(mtu: int) -> float:
     """Return the share of payload in a link's bytes."""
-    return payload(mtu) / (mtu + frame)
+    return (mtu - HEADERS) / (mtu + FRAME)
 
 
 def acknowledgements(mtu: int) -> float:
@@ -125,7 +120,7 @@ def window(network: Network, own: float | None) -> float:
 
 def first_window(network: Network) -> float:
     """Return the first window between two nodes, in bytes."""
-    return (network.slow_start or INITIAL * payload(network.mtu)) * connections(network)
+    return (network.slow_start or INITIAL * (network.mtu - HEADERS)) * connections(network)
 
 
 def measured() -> dict[str, float]:

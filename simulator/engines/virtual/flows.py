@@ -4,7 +4,7 @@ The end of a transfer is known only when it happens. A crash cancels the transfe
 interrupts and starts them again (`_resend`, `_launch`). The fabric (`network.fabric`) is a
 flow-level max-min model of the lines; transfers start there by number, with a callback for the end.
 
-Three sources of events advance together, in `Simulation.release` and `SharedLines.advance`: SimPy
+Three sources of events advance together, in `Simulation.release` and `FlowTransport.advance`: SimPy
 and messages (up to `until`), the fabric (when a transfer ends next), and changes (profiles,
 crashes). Invariant: the fabric's clock never passes the earliest of the others, because it cannot
 go back. Events of equal times come in the order fabric, changes, messages, SimPy. Changes pass only
@@ -30,71 +30,6 @@ from .node import VirtualNode
 from .recovery import Team
 
 Change = Callable[[float], None]
-
-
-class SharedLines:
-    """The lines of a run.
-
-    `transfers`: by number of those in flight, the functions to call at their ends.
-    """
-
-    def __init__(self, run: Any) -> None:
-        self._agenda = run.agenda
-        self.transfers: dict[int, Change] = {}
-        self.network = FlowNetwork(run.scenario, run.seed)
-        self.fabric = self.network.fabric
-        self._changes: list[tuple[float, int, Change]] = []
-        self._count = 0
-        for line in self.network.changing:
-            self._change_next(line)
-
-    def at(self, time: float, change: Change) -> None:
-        """Schedule a change at `time`; changes of equal times keep their order."""
-        if time < inf:
-            self._count += 1
-            heappush(self._changes, (time, self._count, change))
-
-    def _change_next(self, line: int) -> None:
-        """Schedule the next change of a line's capacity."""
-        time, capacity = self.network.next_change(line)
-
-        def change(at: float) -> None:
-            self.network.change(at, line, capacity)
-            self._change_next(line)
-
-        self.at(time, change)
-
-    def cancel(self, number: int) -> bool:
-        """Cancel a transfer; return whether it was still in flight."""
-        if self.transfers.pop(number, None) is None:
-            return False
-        self.fabric.cancel(number)
-        return True
-
-    def advance(self, until: float) -> bool:
-        """Advance the fabric until transfers end, or to `until`, through network events.
-
-        Calls the functions of ended transfers. Returns whether nodes may have become ready.
-        """
-        ready, ended_at = self._agenda.ready, None
-        while self.transfers:
-            change_at = self._changes[0][0] if self._changes else inf
-            if change_at > until or change_at == inf:
-                ended_at = self.fabric.advance(until)
-                break
-            ended_at = self.fabric.advance(change_at)
-            if ended_at is not None:
-                break
-            time, _, change = heappop(self._changes)
-            change(time)
-            if ready:  # a crash left a single worker, which needs no network
-                break
-        if ended_at is None:
-            return bool(ready)
-        at, ended = ended_at
-        for number in ended:
-            self.transfers.pop(number)(at)
-        return True
 
 
 class Connection:
@@ -132,12 +67,70 @@ class InFlight:
 
 
 class FlowTransport:
-    """The transport of one run over shared lines."""
+    """The transport of one run over shared lines.
+
+    `transfers`: by number of those in flight, the functions to call at their ends.
+    """
 
     staggered = False
 
-    def __init__(self, run: Any, lines: SharedLines) -> None:
-        self._run, self._lines, self.traffic = run, lines, lines.network
+    def __init__(self, run: Any) -> None:
+        self._run, self._agenda = run, run.agenda
+        self.transfers: dict[int, Change] = {}
+        self.traffic = FlowNetwork(run.scenario, run.seed)
+        self.fabric = self.traffic.fabric
+        self._changes: list[tuple[float, int, Change]] = []
+        self._count = 0
+        for line in self.traffic.changing:
+            self._change_next(line)
+
+    def at(self, time: float, change: Change) -> None:
+        """Schedule a change at `time`; changes of equal times keep their order."""
+        if time < inf:
+            self._count += 1
+            heappush(self._changes, (time, self._count, change))
+
+    def _change_next(self, line: int) -> None:
+        """Schedule the next change of a line's capacity."""
+        time, capacity = self.traffic.next_change(line)
+
+        def change(at: float) -> None:
+            self.traffic.change(at, line, capacity)
+            self._change_next(line)
+
+        self.at(time, change)
+
+    def cancel(self, number: int) -> bool:
+        """Cancel a transfer; return whether it was still in flight."""
+        if self.transfers.pop(number, None) is None:
+            return False
+        self.fabric.cancel(number)
+        return True
+
+    def advance(self, until: float) -> bool:
+        """Advance the fabric until transfers end, or to `until`, through network events.
+
+        Calls the functions of ended transfers. Returns whether nodes may have become ready.
+        """
+        ready, ended_at = self._agenda.ready, None
+        while self.transfers:
+            change_at = self._changes[0][0] if self._changes else inf
+            if change_at > until or change_at == inf:
+                ended_at = self.fabric.advance(until)
+                break
+            ended_at = self.fabric.advance(change_at)
+            if ended_at is not None:
+                break
+            time, _, change = heappop(self._changes)
+            change(time)
+            if ready:  # a crash left a single worker, which needs no network
+                break
+        if ended_at is None:
+            return bool(ready)
+        at, ended = ended_at
+        for number in ended:
+            self.transfers.pop(number)(at)
+        return True
 
     # Messages
 
@@ -170,12 +163,12 @@ class FlowTransport:
             return
         message.began = at
         number = self.traffic.send(at, source, to, message.size)
-        self._lines.transfers[number] = partial(self._arrive, message)
-        self._lines.at(crash, partial(self._resend, number, message))
+        self.transfers[number] = partial(self._arrive, message)
+        self.at(crash, partial(self._resend, number, message))
 
     def _resend(self, number: int, message: InFlight, at: float) -> None:
         """Send a message again if it is in flight when an end crashes at `at`."""
-        if self._lines.cancel(number):
+        if self.cancel(number):
             self._start(message, at)
 
     def _arrive(self, message: InFlight, at: float) -> None:
@@ -189,7 +182,7 @@ class FlowTransport:
             delivered: Any = (at, 0, first.route, at - first.began, sender.rank, first.value)
             if node.awaited_rank in (ANY, sender.rank):
                 node.awaited_rank = None
-                self._run.agenda.ready.append((node, delivered))
+                self._agenda.ready.append((node, delivered))
             else:
                 node.mailbox.append(delivered)
 
@@ -200,7 +193,7 @@ class FlowTransport:
         run = self._run
         by_worker = list(sizes) * (run.workers // len(sizes))
         team = run.recovery.team(collective)
-        ready = max(collective.begins, self._lines.fabric.clock)  # past if backups join late
+        ready = max(collective.begins, self.fabric.clock)  # past if backups join late
         self._launch(collective, team, by_worker, ready)
 
     def _launch(
@@ -217,18 +210,18 @@ class FlowTransport:
             self._finish(collective, team, begins)
             return
         number = self.traffic.start(begins, collective.kind, members, sizes)
-        self._lines.transfers[number] = partial(self._finish, collective, team)
+        self.transfers[number] = partial(self._finish, collective, team)
 
         def crash(at: float) -> None:
-            if self._lines.cancel(number):
+            if self.cancel(number):
                 again = run.recovery.restart(collective, team, at, (at, *crashed[1:]))
                 self._launch(collective, team, sizes, again)
 
-        self._lines.at(crashed[0], crash)
+        self.at(crashed[0], crash)
 
     def _finish(self, collective: Collective, team: Team, at: float) -> None:
         """Complete a collective; waiting nodes resume at once, at the fabric's clock."""
-        ready = self._run.agenda.ready
+        ready = self._agenda.ready
         self.traffic.quiet_since = at
         self._run.complete(
             collective, team, at, lambda _, nodes: ready.extend((node, None) for node in nodes)
@@ -244,4 +237,4 @@ class FlowTransport:
             run.release(event)
 
         run.events += 1
-        run.agenda.call_at(question.begins, answer)
+        self._agenda.call_at(question.begins, answer)

@@ -47,7 +47,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
         failures=_failures(simulation, mean),
-        lines=simulation.lines.network.usage(end) if simulation.lines and 0 < end < inf else [],
+        lines=simulation.lines.traffic.usage(end) if simulation.lines and 0 < end < inf else [],
         stall=simulation.stall,
         paid=simulation.observer.paid,
     )

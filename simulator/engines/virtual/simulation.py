@@ -90,7 +90,12 @@ class Simulation:
         self.calendars = self.availability.calendars
         self.absentees = Absentees(scenario.cluster.sampling, self.calendars)
         self.recovery = Participation(self)
-        self.connect()
+        self.transport: Any = ClosedFormTransport(self) if scenario.network.closed_form else None
+        if self.transport is None:
+            from . import flows  # noqa: PLC0415 - it loads numba
+
+            self.transport = flows.FlowTransport(self)
+        self.lines = None if scenario.network.closed_form else self.transport  # shared ones
         self.traffic, self.answer = self.transport.traffic, self.transport.answer
         self.spans, self.ready = spans, self.agenda.ready
         self.outages: list[Outages] = []
@@ -136,17 +141,6 @@ class Simulation:
             node.resume = node.coroutine.send
         for node in watched:
             node.watch(self.observer.first)
-
-    def connect(self) -> None:
-        """Make the transport, and the lines that its transfers share, if any."""
-        self.lines: Any = None
-        if self.scenario.network.model == "flows":
-            from . import flows  # noqa: PLC0415 - it loads numba
-
-            self.lines = flows.SharedLines(self)
-            self.transport: Any = flows.FlowTransport(self, self.lines)
-        else:
-            self.transport = ClosedFormTransport(self)
 
     def _durations(self) -> list[Iterator[float]]:
         """Return workers' compute times (s), without the speeds that outages apply."""

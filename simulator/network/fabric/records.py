@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -83,22 +84,8 @@ TABLES: dict[str, Any] = {
 messages; `waits`, `numbers`: tables that RUNs index."""
 
 
-class Tables:
-    """The growing tables of one fabric. `all`: the tuple for the kernel."""
-
-    state: Array
-    flows: Array
-    lines: Array
-    hops: Array
-    paths: Array
-    path_lines: Array
-    events: Array
-    levels: Array
-    messages: Array
-    followers: Array
-    runs: Array
-    waits: Array
-    numbers: Array
+class Tables(SimpleNamespace):
+    """The growing tables of one fabric, by name. `all`: the tuple for the kernel."""
 
     def __init__(self, lines: int) -> None:
         self._used: Counter[str] = Counter()
@@ -122,9 +109,10 @@ class Tables:
         """Make room for twice as many concurrent transfers."""
         old = len(self.flows)
         flows, hops = max(16, 2 * old), max(64, 2 * len(self.hops))
-        self.flows, self.hops = _longer(self.flows, flows), _longer(self.hops, hops)
-        self.events = _longer(self.events, flows)
-        self.levels = _longer(self.levels, len(self.lines) + flows)
+        levels = len(self.lines) + flows
+        rows = {"flows": flows, "hops": hops, "events": flows, "levels": levels}
+        for name, count in rows.items():
+            setattr(self, name, _longer(getattr(self, name), count))
         self.flows["ticket"][old:] = -1
         self.events["place"][old:] = self.levels["place"] = -1
         self._gather()
