@@ -2,8 +2,7 @@
 
 import os.path
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -121,9 +120,11 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     written = deepcopy(table)
     early = [text for text in origin.overrides if _EXTENDS.match(text)]
     late = [text for text in origin.overrides if not _EXTENDS.match(text)]
-    replaced = [override(written, text) for text in early]
-    if not origin.allow_paths:
-        _demand_inside(written, replaced, late, origin)
+    wrong = {} if origin.allow_paths else paths.refusals(written, origin.file, origin.folder)
+    if wrong:
+        raise InputError("\n".join([*wrong.values()][:SHOWN]))
+    for text in early:
+        override(written, text)
     document = _extended(written, origin, anywhere=origin.allow_paths or bool(early))
     table = document.table
     changed = document.changed = {override(table, text): text for text in late}
@@ -145,23 +146,6 @@ def _keep_one_length(table: Mapping[str, Any], keys: Collection[str | int]) -> N
     for key, other in LENGTHS.items():
         if isinstance(run, dict) and key in keys and other not in keys:
             run.pop(other, None)
-
-
-def _demand_inside(
-    written: dict[str, Any], allowed: Iterable[KeyPath], overrides: Iterable[str], origin: Origin
-) -> None:
-    """Refuse files outside the folder, except in `allowed` keys and in `overrides`."""
-    table = deepcopy(written)
-    changed = [*allowed]
-    for text in overrides:
-        with suppress(InputError):  # a table of the profile, or a wrong value that is refused later
-            changed.append(override(table, text))
-    wrong = paths.refusals(table, origin.file, origin.folder)
-    lines = [
-        line for path, line in wrong.items() if not any(path[: len(key)] == key for key in changed)
-    ]
-    if lines:
-        raise InputError("\n".join(lines[:SHOWN]))
 
 
 def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:

@@ -52,15 +52,16 @@ def plugin(kind: str) -> ObjectivePlugin:
 
     Raises ObjectiveError if the plug-in, or a package that it needs, is not installed.
     """
+    problem = "not installed"
     for entry in entry_points(group="paceline.objectives", name=kind):
         try:
             loaded: ObjectivePlugin = entry.load()
+            return loaded
         except ModuleNotFoundError as error:
-            problem = f'needs {error.name}, which is not installed; pip install "paceline[train]"'
-            raise ObjectiveError(("objective", "kind"), problem) from None
-        return loaded
-    problem = 'not installed; pip install "paceline[train]"'
-    raise ObjectiveError(("objective", "kind"), problem)
+            problem = f"needs {error.name}, which is not installed"
+    raise ObjectiveError(
+        ("objective", "kind"), f'{problem}; pip install "paceline[train]"'
+    ) from None
 
 
 def plugin_of(spec: Any) -> ObjectivePlugin | None:

@@ -163,8 +163,9 @@ def test_samples_elsewhere_need_leave(folder, how):
     assert "--allow-paths" in refusal
     assert "allow_paths=True" in refusal
     assert load(path, allow_paths=True).cluster.compute.expectation == pytest.approx(0.15)
-    assert load(path, [f"cluster.compute.file={secret}"])  # the user's own word
     assert parse(load(path, allow_paths=True).table, file=str(path), folder=folder)
+    own = write(folder, "beside.csv")
+    assert load(own, [f"cluster.compute.file={secret}"])  # the user's own word
 
 
 def test_files_beside_and_below_need_none(folder):
