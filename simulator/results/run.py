@@ -230,38 +230,25 @@ def trace(groups: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
     that overlaps the previous one. So times are first rounded to nanoseconds, and every slice
     begins where the previous one ends.
     """
-    recorded = {label: [r for r in runs if r.spans is not None] for label, runs in groups.items()}
-    shown = {label: runs[0] for label, runs in recorded.items() if runs}
-    traced = [
-        event for pid, run in enumerate(shown.values(), FIRST) for event in _process(pid, run)
-    ]
+    recorded = [run for runs in groups.values() for run in runs if run.spans is not None]
+    shown = {run.label: run for run in reversed(recorded)}
+    shown = {label: shown[label] for label in groups if label in shown}
+    events = [event for pid, run in enumerate(shown.values(), FIRST) for event in _events(pid, run)]
     seeds = {label: f"seed {run.seed}" for label, run in shown.items()}
-    return {"displayTimeUnit": "ms", "otherData": seeds, "traceEvents": traced}
+    return {"displayTimeUnit": "ms", "otherData": seeds, "traceEvents": events}
 
 
-def _process(pid: int, run: Run) -> Iterator[dict[str, Any]]:
-    spans = run.spans
-    assert spans is not None
-    yield _about(
-        pid, 0, "process_name", name=run.label + " (only the beginning)" * run.spans_truncated
-    )
-    servers = {int(worker) for worker in spans["worker"][spans["kind"] == Kind.SERVE]}
+def _events(pid: int, run: Run) -> Iterator[dict[str, Any]]:
+    spans, about = np.asarray(run.spans), {"ph": "M", "pid": pid}
+    whole = run.label + " (only the beginning)" * run.spans_truncated
+    yield about | {"tid": 0, "name": "process_name", "args": {"name": whole}}
+    servers = {*spans["worker"][spans["kind"] == Kind.SERVE].tolist()}
     servers |= {len(seconds) for seconds in run.workers.values()}  # which may leave no SERVE span
-    for thread in sorted({int(worker) for worker in spans["worker"]}):
+    for thread in np.unique(spans["worker"]).tolist():
         name = "server" if thread in servers else f"worker {thread}"
-        yield _about(pid, thread, "thread_name", name=name)
+        yield about | {"tid": thread, "name": "thread_name", "args": {"name": name}}
     times = [np.rint(spans[end] * 1e9).astype(np.int64).tolist() for end in ("start", "end")]
     for (worker, kind, _, _, step), start, end in zip(spans.tolist(), *times, strict=True):
-        yield {
-            "ph": "X",
-            "name": Kind(kind).name.lower(),
-            "pid": pid,
-            "tid": worker,
-            "ts": start / PER_MICROSECOND,
-            "dur": (end - start) / PER_MICROSECOND,
-            "args": {"step": step},
-        }
-
-
-def _about(pid: int, thread: int, what: str, **arguments: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": pid, "tid": thread, "args": arguments}
+        slice_ = {"ph": "X", "pid": pid, "tid": worker, "name": Kind(kind).name.lower()}
+        slice_ |= {"ts": start / PER_MICROSECOND, "dur": (end - start) / PER_MICROSECOND}
+        yield slice_ | {"args": {"step": step}}

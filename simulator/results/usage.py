@@ -101,26 +101,16 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     uses |= {"standing": share.get("stalled", 0.0), vain: sum(parts.values())}
     code = max(uses, key=lambda code: uses[code])
     result = [Reason(code, {"share": uses[code]} | (parts if code == vain else {}))]
-    if sampled or (code in ("standing", vain) and not crashes):
+    if sampled:
         return result
-    if code in ("standing", vain):
-        return [*result, Reason("crashes", {"crashes": crashes})]
-    return [*result, *_causes(code, uses[code], scenario, algorithm, runs)]
-
-
-def _causes(
-    code: str, share: float, scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
-) -> list[Reason]:
-    """Return the cause of a share of the time, if known."""
-    held, unit = held_share(scenario, algorithm, runs), runs[0].staleness_unit
-    if code == "communicate":
-        return _communicating(runs, share, held)
-    if code == "wait" and unit == "updates":
-        return [_served(scenario, runs)]
-    if code == "wait" and unit == "steps" and (held or 0.0) > share:
-        return [Reason("collectives", {"share": held})]
     unequal = scenario.recovery.policy in ("shrink", "quorum") or scenario.recovery.backups
-    return [] if unit == "updates" or unequal else [_slowest(scenario, runs)]
+    if code in ("standing", vain):
+        result += [Reason("crashes", {"crashes": crashes})] * bool(crashes)
+    elif code == "communicate":
+        result += _full_lines(runs, uses[code])
+    elif not (unequal or runs[0].staleness_unit == "updates"):
+        result.append(_slowest(scenario, runs))
+    return result
 
 
 def _shares(runs: Sequence[Run], sampled: bool) -> dict[str, float]:
@@ -148,25 +138,15 @@ def _slowest(scenario: Scenario, runs: Sequence[Run]) -> Reason:
     return Reason("slowest", {"who": who, "times": times})
 
 
-def _served(scenario: Scenario, runs: Sequence[Run]) -> Reason:
-    """Return how busy the server is while workers wait for its answers."""
-    server = scenario.server
-    works = (server.receive * sum(r.staleness.values()) + server.apply * r.updates for r in runs)
-    busy = min(1.0, sum(works) / (sum(run.duration for run in runs) or 1.0))
-    return Reason("server", {"share": busy})
-
-
-def _communicating(runs: Sequence[Run], spent: float, held: float | None) -> list[Reason]:
-    """Return the lines saturated longest, or how long transmissions keep links busy."""
-    if runs[0].lines:
-        full = {line["line"]: line["saturated"] for line in lines(runs)}
-        top = max(full.values())
-        longest = sorted((k for k, share in full.items() if share > top / MATTERS), reverse=True)
-        code = "saturated" if top >= spent / 2 else "unsaturated"
-        return [Reason(code, {"lines": all_of(longest), "share": top})]
-    if held is None:
+def _full_lines(runs: Sequence[Run], spent: float) -> list[Reason]:
+    """Return the lines saturated longest, if lines are simulated."""
+    if not runs[0].lines:
         return []
-    return [Reason("latency" if held < spent / 2 else "transmitting", {"share": held})]
+    full = {line["line"]: line["saturated"] for line in lines(runs)}
+    top = max(full.values())
+    longest = sorted((k for k, share in full.items() if share > top / MATTERS), reverse=True)
+    code = "saturated" if top >= spent / 2 else "unsaturated"
+    return [Reason(code, {"lines": all_of(longest), "share": top})]
 
 
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:

@@ -708,10 +708,7 @@ def of_points(picks: Sequence[Row], words: str, measure: str) -> Verdict:
     sure = len(ranked) == 1 and wins[ranked[0]] == len(picks)
     parts = [f"{reason.numbers['label']} at {reason.numbers['count']}" for reason in reasons]
     unsure = [pick for pick in picks if not (pick["label"] and pick["decided"])]
-    open_ = Counter(tuple(sorted(filter(None, (p["label"], *p["alternatives"])))) for p in unsure)
-    if 0 < len(open_) <= wording.NAMED and () not in open_:
-        parts += [f"{all_of(few, 'or')} at {count}" for few, count in open_.most_common()]
-    elif unsure:
+    if unsure:
         parts.append(f"undecided at {len(unsure)}")
     text = f"Least {words} of {len(picks)} points: {'; '.join(parts)}."
     return Verdict(
