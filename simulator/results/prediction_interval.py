@@ -14,7 +14,7 @@ from functools import cache
 from math import exp, expm1, hypot, inf, isfinite, log, sqrt
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -377,34 +377,6 @@ def sources(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{USUAL} intervals of {', '.join(names)}: {basis}." for basis, names in labels.items()]
 
 
-class _Sample(NamedTuple):
-    """Times of runs without crashes, the time that crashes added, and the seeds."""
-
-    times: Sequence[float] = ()
-    added: Sequence[float] = ()
-    seeds: Sequence[int] = ()
-
-    @classmethod
-    def of(cls, values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]) -> Self:
-        """Split times by `held_up`, the shares that crashes cost."""
-        pairs = zip(values, held_up, strict=True)
-        added = [time * share if share else 0.0 for time, share in pairs]
-        times = [time - lost if lost else time for time, lost in zip(values, added, strict=True)]
-        return cls(times, added, seeds)
-
-
-def of_one_run(
-    values: Sequence[float], spreads: Sequence[Spread], held_up: Sequence[float]
-) -> list[float] | None:
-    """Return the interval of one measured run around the mean of `values`.
-
-    `spreads`: see `Unfitted.spreads`, or none; `held_up`: see `statistics.held_up`, one per value.
-    None if some seed has no time.
-    """
-    runs = _Sample.of(values, held_up, range(len(values)))
-    return _interval(_Sample(), runs, spreads, paired=False)
-
-
 def pace(run: Run) -> float:
     """Return a run's seconds per step; infinite if it stalls."""
     return inf if run.stall else statistics.seconds_per_step(run)
@@ -428,34 +400,47 @@ def intervals(
     if target is not None:
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
 
-    def sample(runs: Sequence[Run], of: Callable[[Run], float]) -> _Sample:
-        held_up, seeds = [*map(statistics.held_up, runs)], [run.seed for run in runs]
-        return _Sample.of([*map(of, runs)], held_up, seeds)
-
+    places = {run.seed: place for place, run in enumerate(runs)}
+    partners = [places[run.seed] for run in replicates] if paired else None
+    lost, again = ([*map(statistics.held_up, same)] for same in (runs, replicates))
     return {
-        name: _interval(
-            sample(replicates, of),
-            sample(runs, of),
+        name: of_one_run(
+            [*map(of, runs)],
             model.spreads(name) if model else (),
-            paired=paired,
+            lost,
+            _without_crashes([*map(of, replicates)], again)[0],
+            partners,
         )
         for name, of in quantities.items()
     }
 
 
-def _interval(
-    replicates: _Sample, runs: _Sample, model: Sequence[Spread], *, paired: bool
+def of_one_run(
+    values: Sequence[float],
+    spreads: Sequence[Spread],
+    held_up: Sequence[float],
+    again: Sequence[float] = (),
+    partners: Sequence[int] | None = None,
 ) -> list[float] | None:
-    """Return Student's interval of lognormal values around the mean of `runs`.
+    """Return Student's interval of one measured, lognormal value around the mean of `values`.
 
     Crashes never save time, so no lower end is below that of a run without crashes, even if seeds
     have few crashes. None if the spread is unknown; the upper end is infinite if some replicate has
     no value.
+
+    Args:
+        values: one for each seed.
+        spreads: see `Unfitted.spreads`, or none.
+        held_up: see `statistics.held_up`, one for each value.
+        again: values of replicates without the time of crashes.
+        partners: for each replicate, the place of the value with the same delays, if the measured
+            run has these delays, too.
     """
-    again, times, count = replicates.times, runs.times, len(runs.times)
+    times, added = _without_crashes(values, held_up)
+    count, paired = len(times), partners is not None
     centre = sum(times) / count
-    of_seed = dict(zip(runs.seeds, times, strict=True))
-    logs = _logs(again, [of_seed[seed] if paired else centre for seed in replicates.seeds])
+    bases = [centre] * len(again) if partners is None else [times[place] for place in partners]
+    logs = _logs(again, bases)
     seeded = _logs(times, [centre] * count)
     if not again and len(seeded) > 1 and not paired:  # without a profile: independent delays
         logs = seeded
@@ -467,14 +452,23 @@ def _interval(
     elif logs:  # The centre is a mean over seeds, and itself uncertain.
         variance *= 1 + 1 / len(logs)
     chance = Spread(variance, max(len(logs) - 1, 1))
-    below, above = ((chance + of if of else chance).within() for of in model or (None, None))
+    below, above = ((chance + of if of else chance).within() for of in spreads or (None, None))
     high = centre * exp(above) if len(logs) >= len(again) else inf
-    low, cost = centre * exp(-below), sum(runs.added) / count
+    low, cost = centre * exp(-below), sum(added) / count
     if not cost or paired:  # the measured run has the same crashes
         return [low + cost, high + cost]
-    variance = cost**2 if count == 1 else float(np.var(runs.added, ddof=1)) * (1 + 1 / count)
+    variance = cost**2 if count == 1 else float(np.var(added, ddof=1)) * (1 + 1 / count)
     half = sqrt(variance) if count == 1 else Spread(variance, count - 1).within()
     return [low + max(cost - half, 0.0), centre + cost + float(np.hypot(high - centre, half))]
+
+
+def _without_crashes(
+    values: Sequence[float], held_up: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Split times by the shares that crashes cost: the times without, and what crashes add."""
+    pairs = zip(values, held_up, strict=True)
+    added = [time * share if share else 0.0 for time, share in pairs]
+    return [time - lost if lost else time for time, lost in zip(values, added, strict=True)], added
 
 
 def _logs(values: Sequence[float], bases: Sequence[float]) -> list[float]:

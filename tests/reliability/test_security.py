@@ -329,7 +329,7 @@ def test_the_explorers_labels_are_text():
     }
     named = parse(table, file=scenario.file, folder=Path(scenario.file).parent)
     result = explorer.Explorer(named).result({})
-    drawn = explorer.figures(result, None)
+    drawn = explorer.figures(result)
     entries = drawn["error"].pop("lines")  # figures.js writes their names as text
     assert [entry["name"] for entry in entries.values()] == [bad]
     assert bad not in repr(drawn)

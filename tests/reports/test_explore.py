@@ -100,7 +100,7 @@ def test_the_numbers_are_those_of_simulate():
         assert result.pick == wanted.pick
         assert len(result.verdict.headline.split()) <= 15
         assert page.result(state) is result  # remembered
-        drawn = explorer.figures(result, page.result({}))
+        drawn = explorer.figures(result)
         assert drawn.keys() == {"error"}
         means = [trace for trace in drawn["error"]["data"] if trace.get("meta") == "mean"]
         assert len(means) == len(result.groups)

@@ -23,8 +23,7 @@ from ...load.document import override
 from ...load.load import parse
 from ...programs.codecs.codec import CODECS
 from ...results.figures import curves, interactive
-from ...results.figures.chart import Line, Look, apart
-from ...results.statistics import time_unit
+from ...results.figures.chart import apart
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
 from ...studies.result import Result
@@ -225,27 +224,14 @@ class Explorer:
         return self._simulated(*state.items())
 
 
-def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
-    """Return the page's figure of the error against time, for figures.js.
-
-    `loaded`: the result of the scenario as loaded, drawn as thin lines.
-    """
+def figures(result: Result) -> dict[str, Any]:
+    """Return the page's figure of the error against time, for figures.js."""
     scenario, names = result.scenario, apart([*result.groups])
     groups = dict(zip(names, result.groups.values(), strict=True))
     rows = [row | {"label": name} for name, row in zip(names, result.algorithms, strict=True)]
-    drawn, longest = curves.of_groups(groups, rows), max(run.duration for run in result.runs)
-    size, _ = time_unit(longest)
-    column = "loss" if curves.has_loss(drawn) else "step"
     loss = curves.LOSS_NAMES.get(scenario.objective.kind, "loss")
-    panel = curves.error_panel(drawn, scenario.run.target_loss, loss)
-    before = list[Line]()
-    for index, runs in enumerate(loaded.groups.values() if loaded else ()):
-        times, values = curves.on_a_grid(runs, column)
-        look = Look.at(index)._replace(width=1.2, opacity=0.45)
-        mean = values.mean(axis=0)
-        before.append(Line("as loaded", times / size, mean, look, marks="none", named=False))
-    figure = replace(panel, lines=[*before, *panel.lines], height=440)
-    return {"error": interactive.spec(figure)}
+    panel = curves.error_panel(curves.of_groups(groups, rows), scenario.run.target_loss, loss)
+    return {"error": interactive.spec(replace(panel, height=440))}
 
 
 def exported(explorer: Explorer, state: Mapping[str, str]) -> str:

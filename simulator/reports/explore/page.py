@@ -14,7 +14,7 @@ from ..page.parts import PageTable
 from .explorer import Control, Explorer, exported, figures
 
 ASSETS = Path(__file__).parent.parent / "assets"
-CAPTION = f"Mean over seeds; bands: {USUAL}. Thin lines: the scenario as loaded."
+CAPTION = f"Mean over seeds; bands: {USUAL}."
 _aria: Any = dict  # passes attributes for screen readers, which Dash's type stubs lack
 
 
@@ -123,14 +123,13 @@ def _wire(app: Dash, explorer: Explorer) -> None:
     def _answer(state: dict[str, str] | None) -> tuple[Any, ...]:
         try:
             result = explorer.result(state or {})
-            loaded = explorer.result({}) if state else None
         except (InputError, RuntimeError, ArithmeticError) as error:
             problem = f"{error} The page shows the values before that."
             return no_update, no_update, no_update, "", problem, no_update
         shown = f"Complete: {len(result.seeds)} seeds, the same numbers as paceline simulate."
         verdict = result.verdict
         why = [html.Li(text) for text in (verdict.sentence, *verdict.why)]
-        return _results(result), verdict.headline, why, shown, "", figures(result, loaded)
+        return _results(result), verdict.headline, why, shown, "", figures(result)
 
     @app.callback(
         Output("download", "data"),
