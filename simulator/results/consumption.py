@@ -20,7 +20,7 @@ from ..scenario.tables import Prices
 from . import intervals, wording
 from .prediction_interval import PACE, TARGET, Errors
 from .run import Run
-from .statistics import at, common_unit, crossing, estimated, with_unit
+from .statistics import Unit, at, common_unit, crossing, estimated, with_unit
 
 SECONDS_PER_DAY = 86400.0
 FASTEST = 2.5e15  # operations per second, the most of any GPU of 2025 (B200, bf16)
@@ -203,37 +203,31 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     reached = target and any(mean is not None and isfinite(mean) for mean in means)
     until, columns = "to_target" if reached else "used", dict[str, Cell]()
     for key, (words, unit) in UNITS.items():
-        times = SECONDS_PER_DAY if key == "days" else 1.0
-        if any(_has(row, until, key) for row in rows):
+        there = [estimate for row in rows if (estimate := _shown(row, until, key))]
+        if there:
             currency = rows[0].get("currency") if key == "cost" else None
-            about = ", ".join(filter(None, [currency, _level(rows, until, key)]))
+            about = ", ".join(filter(None, [currency, wording.usual(there)]))
+            shared = common_unit(*(estimate.value for estimate in there if estimate.value))
+            one_unit = shared if shared and unit == "s" else unit
             heading = f"{words} ({about})" if about else words
-            shared = _shared_unit(rows, until) if key == "days" else unit
-            columns[heading] = partial(_cell, key, shared, until, times)
+            columns[heading] = partial(_cell, key, one_unit, until)
     return f"to loss {target:g}" if reached else "in the whole run", columns
 
 
-def _has(row: Row, until: str, key: str) -> bool:
-    return (key in RATES and row.get(key) is not None) or key in (row.get(until) or {})
+def _shown(row: Row, until: str, key: str) -> intervals.Estimate | None:
+    """Return an amount in the unit of `UNITS`, with its interval if that is worth showing."""
+    rate = {"mean": row[key]} if key in RATES and row.get(key) is not None else None
+    amount = (row.get(until) or {}).get(key, rate)
+    if amount is None:
+        return None
+    times = SECONDS_PER_DAY if key == "days" else 1.0
+    estimate = intervals.stated(amount).moved(lambda value: times * value)
+    worth = key in SPREAD and not estimate.narrow
+    return estimate if worth else replace(estimate, interval=None)
 
 
-def _level(rows: Sequence[Row], until: str, key: str) -> str:
-    """Return the level of a column's intervals, if they share one."""
-    amounts = [(row.get(until) or {}).get(key) or {} for row in rows if key in SPREAD]
-    estimates = [intervals.stated(amount) for amount in amounts if "mean" in amount]
-    return wording.usual(estimate for estimate in estimates if not estimate.narrow)
-
-
-def _shared_unit(rows: Sequence[Row], until: str) -> str | tuple[float, str]:
-    """Return the unit of a column of durations."""
-    days = [((row.get(until) or {}).get("days") or {}).get("mean") for row in rows]
-    return common_unit(*(SECONDS_PER_DAY * value for value in days if value)) or "s"
-
-
-def _cell(key: str, unit: Any, until: str, times: float, row: Row) -> str:
-    """Format `times` times a value; add the interval of days and costs."""
-    amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
-    if key in SPREAD and amount["mean"] is not None:
-        estimate = intervals.stated(amount).moved(lambda value: times * value)
-        return wording.cell(replace(estimate, interval=None) if estimate.narrow else estimate, unit)
-    return with_unit(amount["mean"] and times * amount["mean"], unit)
+def _cell(key: str, unit: Unit, until: str, row: Row) -> str:
+    estimate = _shown(row, until, key)
+    if estimate is None:
+        return "-"
+    return wording.cell(estimate, unit) if estimate.interval else with_unit(estimate.value, unit)

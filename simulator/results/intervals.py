@@ -85,11 +85,6 @@ class Estimate:
         """Return whether the quantity is below `bound`, at confidence `LEVEL`."""
         return (self.exact or self.certain) and self.span[1] < bound
 
-    def within(self, low: float, high: float) -> "Estimate":
-        """Cut the intervals at `low` and `high`, between which the quantity always lies."""
-        least, most = min(low, self.value), max(high, self.value)
-        return self.moved(lambda end: min(max(end, least), most))
-
     def moved(self, by: Callable[[float], float]) -> "Estimate":
         """Return the estimate of an increasing function of the quantity."""
         interval, ci95 = (
@@ -263,7 +258,7 @@ def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estima
 
 def share(values: Values) -> Estimate:
     """Estimate the mean of a quantity between 0 and 1."""
-    return signed(values).within(0.0, 1.0)
+    return signed(values).moved(lambda end: min(max(end, 0.0), 1.0))
 
 
 def difference(one: Values, other: Values, *, heavy: bool = False) -> Estimate:

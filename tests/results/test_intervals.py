@@ -22,14 +22,6 @@ HEAVY = {"dist": "pareto", "minimum": "1 s", "alpha": 2}
 LIGHT = {"dist": "pareto", "minimum": "1 s", "alpha": 2.1}
 
 
-@given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=8), st.floats(0, 1), st.floats(0, 1))
-def test_an_interval_within_bounds_holds_its_value(values, low, high):
-    actual = intervals.estimate(values).within(low, high)
-    if actual.interval is not None:
-        assert min(low, actual.value) <= actual.interval[0] <= actual.value
-        assert actual.value <= actual.interval[1] <= max(high, actual.value)
-
-
 @given(TIMES, st.booleans(), st.sampled_from([None, MEAN, MEDIAN]))
 def test_an_interval_of_times_is_positive_and_holds_its_value(times, heavy, of):
     actual = positive(times, heavy=heavy, of=of)

@@ -25,7 +25,6 @@ from .parts import PageSection, PageTable
 from .reading import FoundRun
 
 SHOWN = 3  # algorithms: the pick, the next, data-parallel training, or equally good others
-TARGET, RUN, STEP = "Time to the target", "Time of the run", "Time per step"
 BASE = "as simulated"
 LONGEST = 4e5  # gradients of all short simulations together
 FACTORS = {0.5: "half", 2.0: "twice"}
@@ -71,8 +70,10 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
     try:
         scenario = _parsed(opened, run.table)
         leading = _leading(opened.verdict, run.rows)
-        measure = _measure(run.rows[leading[0]], scenario)
-        every = {label: _amounts(run.rows[label], scenario, measure) for label in leading}
+        to_target = (run.rows[leading[0]]["time_to_target"] or {}).get("mean") is not None
+        if scenario.run.duration is not None and not to_target:
+            return None  # only the loss at the end would change
+        every = {label: _amounts(run.rows[label], scenario, to_target) for label in leading}
         base = {label: amounts for label, amounts in every.items() if amounts}
         rows: dict[str, Changed] = {BASE: base, **dict(_changes(opened, scenario, base))}
     except NO_SECTION:
@@ -85,6 +86,7 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
         [name, *(one.show(unit) if (one := row[label]) else "-" for label in base)]
         for name, row in rows.items()
     ]
+    measure = "Time to the target" if to_target else "Time of the run"
     caption = f"{measure} if steps take longer or shorter; the loss by steps stays the same"
     lead = _sentence(rows) if len(base) > 1 else ""
     table = PageTable(caption, ("with", *base), cells)
@@ -107,11 +109,8 @@ def _leading(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
     return [label for label in dict.fromkeys(labels) if label in rows][:SHOWN]
 
 
-def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amounts | None:
-    """Return a run's amounts to the target, overall or per step, depending on `measure`."""
-    if measure == STEP:
-        return Amounts(stated(row["seconds_per_step"]).value)
-    to_target = measure == TARGET
+def _amounts(row: Mapping[str, Any], scenario: Scenario, to_target: bool) -> Amounts | None:
+    """Return a run's amounts, up to the target or overall; None if some seed missed it."""
     if to_target and (row["time_to_target"] or {}).get("mean") is None:
         return None
     seconds = stated(row["time_to_target"]).value if to_target else row["duration"]
@@ -120,13 +119,6 @@ def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amount
     sent = (used.get("egress_bytes") or {}).get("mean") or 0.0
     traffic = sent * prices.price_per_byte(scenario.cost)
     return Amounts(float(seconds), cost, traffic, row.get("currency") or "")
-
-
-def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
-    """Return the measure of the pick; runs that end by their duration only have step times."""
-    if (row["time_to_target"] or {}).get("mean") is not None:
-        return TARGET
-    return STEP if scenario.run.duration is not None else RUN
 
 
 def _changes(

@@ -28,7 +28,6 @@ class Look(NamedTuple):
     symbol: str = "circle"
     width: float = 1.5
     hollow: bool = False
-    opacity: float = 1.0
 
     @classmethod
     def at(cls, index: int) -> "Look":

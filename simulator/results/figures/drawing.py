@@ -95,7 +95,6 @@ def _line(axes: "Axes", line: Line, place: int) -> None:
         linestyle=style.DASHES[look.dash] if line.joined else "none",
         drawstyle="steps-post" if line.steps else "default",
         linewidth=look.width,
-        alpha=look.opacity,
         marker="" if line.marks == "none" else style.SYMBOLS[look.symbol],
         markersize=4,
         markerfacecolor="white" if look.hollow else look.colour,

@@ -85,8 +85,7 @@ def _line(line: Line) -> list[Json]:
     many = {"maxdisplayed": DOTS} if line.marks == "few" else {}
     kinds = ["lines"] * line.joined + ["markers"] * (line.marks != "none")
     kinds += ["text"] * bool(line.labels)
-    how: Json = {"opacity": look.opacity} if look.opacity < 1 else {}
-    how |= {"text": [*line.labels], "textposition": "top center"} if line.labels else {}
+    how: Json = {"text": [*line.labels], "textposition": "top center"} if line.labels else {}
     silent = not (line.texts or line.named or look.hollow)
     both = (("error_x", line.x, line.x_bars), ("error_y", line.y, line.y_bars))
     bars = [(key, error_bars(at, ends, colour)) for key, at, ends in both if ends is not None]
