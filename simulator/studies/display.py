@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..inputs import messages
 from ..results.figures import drawing
-from ..results.figures.chart import Chart, without_bands
+from ..results.figures.chart import Chart
 
 if TYPE_CHECKING:  # an optional package; matplotlib takes half a second to import
     import pandas as pd
@@ -74,9 +74,8 @@ class Display:
         chart = self._chart()
         if chart is None:
             raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
-        chart = chart if band else without_bands(chart)
         # Names stand beside the axes. Unless the figure is cropped to them, the axes make room.
-        return drawing.draw(chart, size, pyplot.figure(layout="constrained")).axes[0]
+        return drawing.draw(chart, size, pyplot.figure(layout="constrained"), band=band).axes[0]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""

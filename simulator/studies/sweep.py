@@ -42,7 +42,6 @@ Row = dict[str, Any]
 Vary = Mapping[str, Sequence[Any]]
 LINES = 21  # more lines are unreadable
 DECADE = 8  # ratio of values above which their axis is logarithmic
-TICKS = 10  # most values that an axis names individually
 
 
 def figures(result: "SweepResult") -> dict[str, bytes]:
@@ -74,15 +73,14 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
         drawn.append(Line(label, x, mean / size, look, band, marks="all", key=f"l{index}"))
     means = np.concatenate([np.asarray(line.y) for line in drawn])
     across, up = _across(key, places, unit), fitted(name, means[np.isfinite(means)])
-    heading = f"lines: by {second}" if second else ""
-    return Chart(title, _caption(rows, measure), [Panel(across, up, drawn, heading=heading)])
+    caption = _caption(rows, measure) + (f"; lines: by {second}" if second else "")
+    return Chart(title, caption, [Panel(across, up, drawn)])
 
 
 def _across(key: str, places: Sequence[float], unit: str) -> Axis:
     """Return the axis of a key."""
-    ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
     log = min(places) > 0 and max(places) >= DECADE * min(places)
-    return Axis(f"{key} ({unit})" if unit else key, log=log, ticks=ticks)
+    return Axis(f"{key} ({unit})" if unit else key, log=log)
 
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:

@@ -88,9 +88,8 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
     ]
     measure = "Time to the target" if to_target else "Time of the run"
     caption = f"{measure} if steps take longer or shorter; the loss by steps stays the same"
-    lead = _sentence(rows) if len(base) > 1 else ""
     table = PageTable(caption, ("with", *base), cells)
-    return PageSection(f"changes-{place}", "What would change it", lead, tables=[table])
+    return PageSection(f"changes-{place}", "What would change it", tables=[table])
 
 
 def _parsed(opened: FoundRun, table: Mapping[str, Any]) -> Scenario:
@@ -180,18 +179,3 @@ def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts)
     cost = amounts.cost and 2 * amounts.cost
     words = f"loss {format_loss(loss)}"
     return amounts._replace(seconds=2 * amounts.seconds, cost=cost, loss=words)
-
-
-def _sentence(rows: Mapping[str, Changed]) -> str:
-    """Name the algorithm with the least time, and the inputs that change that."""
-    there = {name: {k: one.seconds for k, one in row.items() if one} for name, row in rows.items()}
-    soonest = {name: min(times, key=lambda k: times[k]) for name, times in there.items() if times}
-    first = soonest.pop(BASE)
-    others: dict[str, list[str]] = {}
-    for name, label in soonest.items():
-        if label != first:
-            others.setdefault(label, []).append(name)
-    if not others:
-        return f"{first} takes the least time in every row."
-    parts = (f"with {' or '.join(names)} {label}" for label, names in others.items())
-    return f"{first} takes the least time, {', '.join(parts)}."

@@ -4,8 +4,8 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +37,11 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. `ticks`: texts by position; `names`: categories of a y axis at 0, 1, ..."""
+    """One axis. `names`: categories of a y axis at 0, 1, ..."""
 
     title: str = ""
     limits: tuple[float, float] | None = None
     log: bool = False
-    ticks: Mapping[float, str] = field(default_factory=dict)
     names: Sequence[str] = ()
 
 
@@ -80,7 +79,6 @@ class Panel:
     y: Axis
     lines: Sequence[Line] = ()
     level: float | None = None
-    heading: str = ""
     over_time: bool = False
     height: int = 350
 
@@ -100,15 +98,6 @@ def apart(labels: Sequence[str]) -> list[str]:
     common = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
     brief = [" ".join(word for word in label if word not in common) for label in words]
     return brief if all(brief) and len({*brief}) == len({*labels}) else [*labels]
-
-
-def without_bands(chart: Chart) -> Chart:
-    """Return a chart without the bands of its lines."""
-    panels = [
-        replace(panel, lines=[replace(line, band=None) for line in panel.lines])
-        for panel in chart.panels
-    ]
-    return replace(chart, panels=panels)
 
 
 def fitted(title: str, shown: Values, log: bool = True, *, zero: bool = False) -> Axis:

@@ -50,28 +50,21 @@ def of_groups(groups: Groups, rows: Sequence[Mapping[str, Any]] = ()) -> list[Cu
     ]
 
 
-def figures(
-    lines: Sequence[Curves], *, title: str, target: float | None, loss: str = "loss"
-) -> dict[str, bytes]:
-    """Return all figures of runs, by file name.
-
-    Args:
-        lines: the runs by algorithm, with their summaries.
-        title: the title of every figure.
-        target: the loss to reach.
-        loss: the name of the loss on the axis.
-    """
-    charts = {
-        "figure": error(lines, title=title, target=target, loss=loss),
-        "tau": tau(lines, title=title),
-    }
-    return drawing.files(charts)
+def figures(lines: Sequence[Curves], *, title: str, **how: Any) -> dict[str, bytes]:
+    """Return all figures of runs, by file name; see `error` for the arguments."""
+    return drawing.files(
+        {"figure": error(lines, title=title, **how), "tau": tau(lines, title=title)}
+    )
 
 
 def error(
     lines: Sequence[Curves], *, title: str, target: float | None, loss: str = "loss"
 ) -> Chart:
-    """Chart the loss against wall-clock time; without a loss, the steps done. See `figures`."""
+    """Chart the loss against wall-clock time; without a loss, the steps done.
+
+    `lines`: the runs by algorithm, with their summaries; `target`: the loss to reach; `loss`: the
+    name of the loss on the axis.
+    """
     return Chart(title, bands(lines), [error_panel(lines, target, loss)])
 
 

@@ -39,7 +39,11 @@ def encode(chart: Chart, kind: str) -> bytes:
 
 @style.style()
 def draw(
-    chart: Chart, size: tuple[float, float] | None = None, figure: "Figure | None" = None
+    chart: Chart,
+    size: tuple[float, float] | None = None,
+    figure: "Figure | None" = None,
+    *,
+    band: bool = True,
 ) -> "Figure":
     """Draw a chart, in `size` inches, in an empty `figure` (default: a new one)."""
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -54,18 +58,16 @@ def draw(
         len(heights), squeeze=False, gridspec_kw={} if alone else {"hspace": 0.4}
     )[:, 0]
     for axes, panel in zip(column, chart.panels, strict=True):
-        _panel(figure, axes, panel)
-    first = chart.panels[0]
+        _panel(figure, axes, panel, band)
     where: Any = ("axes fraction", "offset points")
-    above = 20 if first.heading else 6
-    column[0].set_title(chart.title, pad=above + 16 + 12 * chart.caption.count("\n"))
-    column[0].annotate(chart.caption, (0, 1), (0, above), *where, color=style.GREY)
+    column[0].set_title(chart.title, pad=22 + 12 * chart.caption.count("\n"))
+    column[0].annotate(chart.caption, (0, 1), (0, 6), *where, color=style.GREY)
     return figure
 
 
-def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
+def _panel(figure: "Figure", axes: "Axes", panel: Panel, band: bool) -> None:
     for place, line in enumerate(panel.lines):
-        _line(axes, line, place)
+        _line(axes, line, place, band)
     _axis(axes.xaxis, panel.x, axes.set_xscale, axes.set_xlim)
     _axis(axes.yaxis, panel.y, axes.set_yscale, axes.set_ylim)
     if panel.level is not None:
@@ -78,12 +80,9 @@ def _panel(figure: "Figure", axes: "Axes", panel: Panel) -> None:
         if figure.get_figwidth() < NARROW:
             where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "ncols": 2}
         axes.legend(entries.values(), entries.keys(), handlelength=3, frameon=False, **where)
-    if panel.heading:
-        where = ("axes fraction", "offset points")
-        axes.annotate(panel.heading, (0, 1), (0, 6), *where, weight="bold")
 
 
-def _line(axes: "Axes", line: Line, place: int) -> None:
+def _line(axes: "Axes", line: Line, place: int, band: bool) -> None:
     look = line.look
     x, y = np.asarray(line.x, dtype=float), np.asarray(line.y, dtype=float)
     every = (0.03 + 0.02 * (place % 6), FEW) if line.marks == "few" else None
@@ -104,7 +103,7 @@ def _line(axes: "Axes", line: Line, place: int) -> None:
     how: Any = {"xytext": (5, 5), "textcoords": "offset points", "color": look.colour}
     for text, at in zip(line.labels, zip(x, y, strict=True), strict=False):
         axes.annotate(text, at, **how)
-    if line.band is not None:
+    if band and line.band is not None:
         axes.fill_between(x, *line.band, color=look.colour, alpha=0.18, linewidth=0)
     bars = [
         None if ends is None else np.abs(np.asarray(ends, dtype=float) - middle)
@@ -116,7 +115,7 @@ def _line(axes: "Axes", line: Line, place: int) -> None:
 
 
 def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator  # noqa: PLC0415
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
     axis.set_label_text(spec.title)
     ends = spec.limits
@@ -131,6 +130,3 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
         axis.set_ticks(range(len(spec.names)), [*map(style.folded, spec.names)])
         return
     axis.set_major_formatter("{x:g}")
-    if spec.ticks:
-        axis.set_ticks([*spec.ticks], [*spec.ticks.values()])
-        axis.set_minor_locator(NullLocator())

@@ -122,9 +122,6 @@ def _axis(axis: Axis) -> Json:
     if axis.limits:
         ends = np.asarray(axis.limits, dtype=float)
         result["range"] = (np.log10(ends) if axis.log else ends).tolist()
-    if axis.ticks:
-        texts = [literal(text) for text in axis.ticks.values()]
-        result |= {"tickmode": "array", "tickvals": [*axis.ticks], "ticktext": texts}
     return result
 
 
