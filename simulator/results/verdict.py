@@ -601,14 +601,34 @@ class _Case(NamedTuple):
 
     def equal_loss(self) -> Verdict:
         """Answer by the days to the baseline's loss, if all runs use equal tokens."""
-        groups, models = self.groups, self.known.models.items()
-        losses = {k: [run.curve["loss"][-1] for run in runs] for k, runs in groups.items()}
-        times = {k: [run.duration for run in runs] for k, runs in groups.items()}
-        factors = {k: model.of_loss(groups[k], math.inf) for k, model in models}
+        groups, known, models = self.groups, self.known, self.known.models.items()
+        last = {k: [run.curve["loss"][-1] for run in runs] for k, runs in groups.items()}
+        lasting = {k: [run.duration for run in runs] for k, runs in groups.items()}
         paces = {k: model.times for k, model in models if model.times is not None}
+        losses = Compared(last, {k: model.of_loss(groups[k], math.inf) for k, model in models})
+        base = baseline(last, known.names)
         worths = [model.worth(groups[k], math.inf) for k, model in models]
-        both = Compared(losses, factors), Compared(times, paces)
-        return of_equal_tokens(*both, worths, self.known, self.reasons)
+        equal = at_equal_loss(losses, Compared(lasting, paces), base, worths)
+        ranked = order(equal.values, equal.values, terms=self.terms, factors=equal.factors)
+        tokens = {k: _tokens(known.rows.get(k, {})) for k in groups}
+        most = max(tokens.values())
+        ends = {k: float(np.mean(lasting[k])) * most / tokens[k] for k in groups}
+        pick, why = quickest(ranked, losses, ends)
+        why += self.reasons
+        if tokens[pick] < (1 - ALIKE) * most:
+            why.append(Reason("fewer-tokens", {"label": pick, "share": tokens[pick] / most}))
+        rows = {k: row for k, row in known.rows.items() if k in groups}
+        return conclude(
+            of_equal_loss(base),
+            ranked,
+            equal,
+            known,
+            pick=pick,
+            reasons=why,
+            basis=known.bases.get(pick),
+            spent={k: Spent.of(row, losses.above(k, base)) for k, row in rows.items()},
+            baseline=base if rows else None,
+        )
 
     def quickest(self) -> Verdict:
         """Answer by the time of a step or, with sampled clients, of a gradient."""
@@ -639,42 +659,6 @@ class _Case(NamedTuple):
         basis = self.known.bases.get(rest.get("pick") or ranked.best)
         rest |= {"reasons": self.reasons, "basis": basis}
         return conclude(question, ranked, compared, self.known, **rest)
-
-
-def of_equal_tokens(
-    losses: Compared,
-    times: Compared,
-    worths: Iterable[float],
-    known: Known,
-    reasons: Sequence[Reason] = (),
-) -> Verdict:
-    """Return the verdict by the days to the baseline's loss, after runs of equal tokens.
-
-    `times`: seconds of the runs; `worths`: see `at_equal_loss`.
-    """
-    base = baseline(losses.values, known.names)
-    moved = at_equal_loss(losses, times, base, worths)
-    equal, drawn = moved
-    ranked = order(equal, equal, terms=Terms(known.exact, known.heavy), factors=drawn)
-    tokens = {k: _tokens(known.rows.get(k, {})) for k in equal}
-    most = max(tokens.values())
-    ends = {k: float(np.mean(times.values[k])) * most / tokens[k] for k in equal}
-    pick, why = quickest(ranked, losses, ends)
-    why += reasons
-    if tokens[pick] < (1 - ALIKE) * most:
-        why.append(Reason("fewer-tokens", {"label": pick, "share": tokens[pick] / most}))
-    rows = {k: row for k, row in known.rows.items() if k in equal}
-    return conclude(
-        of_equal_loss(base),
-        ranked,
-        moved,
-        known,
-        pick=pick,
-        reasons=why,
-        basis=known.bases.get(pick),
-        spent={k: Spent.of(row, losses.above(k, base)) for k, row in rows.items()},
-        baseline=base if rows else None,
-    )
 
 
 def _tokens(row: Row) -> float:

@@ -15,9 +15,9 @@ from paceline.simulator.results.verdict import (
     Compared,
     Known,
     Question,
+    at_equal_loss,
     conclude,
     least_loss,
-    of_equal_tokens,
     of_runs,
     quickest,
     reasons_in,
@@ -415,8 +415,9 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     alike = dict.fromkeys(("slow", "quick"), np.array([0.9, 1.0, 1.1]))
     losses = Compared({"slow": [2.0, 2.0], "quick": [2.02, 2.02]}, alike)
     times = Compared({"slow": [100.0, 100.0], "quick": [10.0, 10.0]})
-    shared = of_equal_tokens(losses, times, [MARGIN], Known(names={"slow": "ssgd"}))
-    assert [estimate.span for estimate in shared.order.estimates.values()] == [
+    shared = at_equal_loss(losses, times, "slow", [MARGIN])
+    estimates = order(shared.values, shared.values, factors=shared.factors).estimates
+    assert [estimate.span for estimate in estimates.values()] == [
         pytest.approx((value, value)) for value in (100, 10.1)
     ]
     weighed = Question("weighed", "least money and time", "{}", "USD")
