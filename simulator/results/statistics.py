@@ -1,8 +1,8 @@
 """Summarise runs: estimates over seeds, with their intervals."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -210,8 +210,13 @@ def _working(run: Run) -> float:
 
 def useful_share(run: Run) -> float:
     """Return the share of clients' computing that was used."""
-    result = worker_time(run)
-    return ratio(result["useful"], result["useful"] + result["redoing"])
+    spent = _spent(run)
+    return ratio(spent["compute"], spent["compute"] + spent["lost"])
+
+
+def _spent(run: Run) -> Mapping[str, float]:
+    """Return the seconds of all workers by kind; 0 for other kinds."""
+    return defaultdict(float, {kind: float(sum(times)) for kind, times in run.workers.items()})
 
 
 def _mean(values: Sequence[float] | np.ndarray) -> float:
@@ -392,26 +397,12 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def worker_time(run: Run) -> dict[str, float]:
-    """Return the seconds of all workers by kind; every second has one kind."""
-    spent = {kind: float(sum(seconds)) for kind, seconds in run.workers.items()}
-    saved = (run.failures or {}).get("checkpoint_seconds", 0.0)
-    return {
-        "useful": spent["compute"],
-        "waiting": spent["wait"] + spent.get("stalled", 0.0),
-        "transfer": spent["communicate"],
-        "redoing": spent.get("lost", 0.0),
-        "checkpoints": saved,
-        "crashes": spent.get("down", 0.0) - saved,
-        "absence": spent.get("absent", 0.0),
-        "unselected": spent.get("unselected", 0.0),
-    }
-
-
 def goodput(run: Run) -> float:
     """Return the share of all workers' time spent on results that were used."""
-    seconds = worker_time(run)
-    return ratio(seconds["useful"], sum(seconds.values()))
+    spent, saved = _spent(run), (run.failures or {}).get("checkpoint_seconds", 0.0)
+    uses = [spent["compute"], spent["wait"] + spent["stalled"], spent["communicate"], spent["lost"]]
+    uses += [saved, spent["down"] - saved, spent["absent"], spent["unselected"]]
+    return ratio(spent["compute"], sum(uses))
 
 
 def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -440,19 +431,18 @@ def notes(groups: Groups) -> list[str]:
 
 def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one flat dict per evaluation: label, seed and all of `run.COLUMNS`."""
-    return [dict(zip(("label", "seed", *COLUMNS), row, strict=True)) for row in _rows(runs)]
-
-
-def _rows(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
-    for run in runs:
-        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True):
-            yield (run.label, run.seed, *row)
+    return [
+        {"label": run.label, "seed": run.seed} | dict(zip(COLUMNS, row, strict=True))
+        for run in runs
+        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True)
+    ]
 
 
 def csv_table(runs: Sequence[Run]) -> bytes:
     """Return `records` as CSV: the shortest digits that read back exactly, empty for nan."""
-    rows = ((label, seed, *map(csv_files.digits, row)) for label, seed, *row in _rows(runs))
-    return csv_files.table(("label", "seed", *COLUMNS), rows)
+    rows = ([*row.values()] for row in records(runs))
+    cells = ((label, seed, *map(csv_files.digits, row)) for label, seed, *row in rows)
+    return csv_files.table(("label", "seed", *COLUMNS), cells)
 
 
 def jsonable(value: Any) -> Any:

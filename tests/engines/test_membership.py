@@ -407,7 +407,6 @@ def test_every_second_of_every_worker_is_in_one_kind(
     assert (spent > -1e-9).all(), result.workers
     assert spent.sum(axis=0) == pytest.approx(25.0)
     if result.failures is not None:
-        assert sum(statistics.worker_time(result).values()) == pytest.approx(75.0)
         assert 0 <= statistics.goodput(result) <= 1
 
 

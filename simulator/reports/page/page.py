@@ -74,26 +74,19 @@ def html(every: Sequence[FoundRun]) -> str:
 
 def _origin(opened: FoundRun) -> dict[str, Any]:
     """Return the origin of a RUN's numbers: scenario, seeds, versions, machine, notes."""
-    document = opened.document
-    table = opened.scenario.get("table")
-    seeds = document.get("seeds")
-    notes = [*document.get("notes", ())]
+    document, table = opened.document, opened.scenario.get("table")
+    seeds, notes = document.get("seeds"), [*document.get("notes", ())]
     for side, run in opened.sides.items():
         if run is not opened.main:
             notes += [f"{side}: {note}" for note in run.summary["notes"]]
     if opened.comparison and opened.main:
         notes += opened.comparison["notes"]
+    machines = (run.summary.get("machine", {}).items() for run in opened.sides.values())
     return {
-        "name": opened.name,
-        "title": opened.scenario["title"],
-        "file": opened.scenario["file"],
+        "run": opened,
         "toml": write_toml(table) if table else "",
         "seeds": json.dumps(seeds).strip("{}[]") if seeds else "",
-        "engine": document.get("engine") or "",
-        "versions": document.get("versions") or {},
-        "machine": {
-            k: v for run in opened.sides.values() for k, v in run.summary.get("machine", {}).items()
-        },
+        "machine": dict(fact for machine in machines for fact in machine),
         "notes": [*dict.fromkeys(notes)],
     }
 
