@@ -233,8 +233,7 @@ def _varied(key: str, programs: Collection[str]) -> Cell:
         value = row[key]
         if of_one and row["program"] != name:
             return "-"
-        whole = isinstance(value, float) and value.is_integer()  # as read from a table
-        return toml(int(value) if whole else value)
+        return toml(value)
 
     return cell
 

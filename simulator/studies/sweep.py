@@ -420,9 +420,8 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def save(result: SweepResult, directory: store.SweepDirectory) -> None:
     """Write the table, the figure and sweep.json."""
-    document = {key: entry for key, entry in result.json().items() if key != "rows"}
+    document = result.json() | {"points": result.points, "bounds": result.bounds}
     document["scenario"]["table"] = result.scenario.table
-    document |= {"points": result.points, "bounds": result.bounds}
     files = {"sweep.csv": csv_table(result.rows)}
     style.save(
         partial(figures, result),

@@ -138,14 +138,9 @@ READERS: dict[str, Reader] = {
     for reader in (scenario, profile, samples, platform, run, curves, event, kept, targets)
 } | {
     "search": lambda data, folder: page({"tune.json": data}, folder),
-    "swept": lambda data, folder: page({"sweep.json": data} | of_sweep("sweep.csv"), folder),
-    "table": lambda data, folder: page(of_sweep("sweep.json") | {"sweep.csv": data}, folder),
+    "swept": lambda data, folder: page({"sweep.json": data}, folder),
     "comparison": lambda data, folder: page({"comparison.json": data}, folder),
 }  # fmt: skip
-
-
-def of_sweep(name: str) -> dict[str, bytes]:
-    return {name: written()[name]}
 
 
 DOCUMENT = json.loads(beside(__file__, "run.json"))
@@ -164,7 +159,7 @@ def written() -> dict[str, bytes]:
     world["run"] = {"steps": 4, "seeds": 2, "evaluate_every": 1, "target_loss": 0.9}
     world["tune"] = {"ssgd": {"lr": [0.1, 0.2]}, "local-sgd": {"lr": [0.1], "tau": [1, 2]}}
     small = parse(world)
-    names = ("tune.json", "sweep.json", "sweep.csv", "comparison.json")
+    names = ("tune.json", "sweep.json", "comparison.json")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tune(small, out=folder)
@@ -193,7 +188,6 @@ def seeds() -> dict[str, list[bytes]]:
         "event": [did.encode()],
         "search": [written()["tune.json"]],
         "swept": [written()["sweep.json"]],
-        "table": [written()["sweep.csv"]],
         "comparison": [written()["comparison.json"]],
         "kept": [written()[""]],
         "targets": [beside(__file__, "targets.toml").encode()],

@@ -40,7 +40,6 @@ def test_later_schemas_of_other_results_are_refused(tmp_path, name):
     document = {"schema": store.SCHEMA + 1, "scenario": {}, "vary": {}, "points": 0, "ranking": [],
                 "sentence": "", "measure": "", "rows": []}  # fmt: skip
     (tmp_path / name).write_text(json.dumps(document))
-    (tmp_path / "sweep.csv").write_text("label\n")
     with pytest.raises(InputError, match=f"schema {store.SCHEMA + 1}.*use that version"):
         reading.read([tmp_path])
 

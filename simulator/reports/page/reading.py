@@ -1,7 +1,5 @@
 """Read RUN directories of any command."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import commonpath
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...inputs import csv_files, untrusted
+from ...inputs import untrusted
 from ...results import read as directories
 from ...results import store
 from ...results.columns import RESULT_COLUMNS
@@ -19,7 +17,11 @@ from ...results.verdict import reasons_in
 
 SIDES = ("predicted", "measured")
 SWEPT = ("repeat the command of the sweep", "not a sweep's table")  # remedy and problem
-NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high"))]
+NUMBERS = [
+    "seeds",
+    "reached",
+    *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high")),
+]
 
 
 @dataclass(frozen=True)
@@ -111,29 +113,15 @@ def _read(path: Path, name: str) -> FoundRun:
             "that paceline simulate, tune, sweep, validate or compare wrote"
         )
     if "sweep" in documents:
-        documents["sweep"]["rows"] = _rows(path / "sweep.csv", documents["sweep"]["vary"])
+        with untrusted.refused(path / SWEEP, *SWEPT):
+            _demand_rows(documents["sweep"])
     return FoundRun(name, path, {}, **documents)
 
 
-def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read the rows of sweep.csv: numbers as float, empty cells as None."""
-    with untrusted.refused(file, *SWEPT):
-        lines = io.StringIO(untrusted.text(file, untrusted.LARGEST_WRITTEN), newline="")
-        table = list(csv.DictReader(lines))
-        rows = [
-            {csv_files.restored(key): _value(text) for key, text in row.items()} for row in table
-        ]
-        for row in rows:
-            demand_shape(str | float, row["label"])
-            demand_shape(float, row["seeds"])
-            demand_shape(dict[str, Number], {key: row.get(key) for key in NUMBERS})
-            if missing := vary.keys() - row.keys():
-                raise ValueError(f"no column {min(missing)}")
-    return rows
-
-
-def _value(text: str) -> Any:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return csv_files.restored(text)
+def _demand_rows(sweep: Mapping[str, Any]) -> None:
+    """Raise ValueError for rows of a sweep that cannot be drawn."""
+    for row in sweep["rows"]:
+        demand_shape(str, row["label"])
+        demand_shape(dict[str, Number], {key: row.get(key) for key in NUMBERS})
+        if missing := sweep["vary"].keys() - row.keys():
+            raise ValueError(f"no column {min(missing)}")

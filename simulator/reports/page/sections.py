@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ...inputs import untrusted
 from ...results import consumption
 from ...results.columns import in_question, ranked_by
+from ...results.documents import SWEEP
 from ...results.figures import curves
 from ...results.figures.chart import Look, apart
 from ...results.figures.style import DASHES
@@ -58,7 +59,7 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
         parts = [comparison(run.comparison, place) if run.comparison else None]
         parts += [ranking(run.tune, place), tradeoffs(run.tune, place)] if run.tune else []
         if run.sweep:
-            with untrusted.refused(run.path / "sweep.csv", *reading.SWEPT):
+            with untrusted.refused(run.path / SWEEP, *reading.SWEPT):
                 parts.append(sweep(run.sweep, run.target, place))
         parts.append(changes.section(run, place))
         if len(every) > 1:
@@ -211,8 +212,7 @@ def sweep(document: Row, target: float | None, place: int) -> PageSection:
     columns = tables.of_sweep(rows, vary, document["bounds"], target)
     caption, texts = "Each algorithm at each point; the best is bold", 1 + len(vary)
     table = PageTable.of(caption, columns, rows, texts=texts, strong=strong)
-    values = {key: [*dict.fromkeys(row[key] for row in rows)] for key in vary}
-    chart, column = sweeps.chart(rows, values, target, ""), ranked_by(rows)
+    chart, column = sweeps.chart(rows, vary, target, ""), ranked_by(rows)
     label = f"{column.words} of each algorithm at each point of the sweep"
     drawn = PageFigure.all_of(f"sweep-{place}", label, chart)
     lead = f"{chart.caption.capitalize()}." if chart else ""
