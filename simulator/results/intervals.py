@@ -35,7 +35,6 @@ STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"
 
 Values = Sequence[float] | np.ndarray
 Ends = tuple[float, float]
-OPEN: Ends = -math.inf, math.inf
 
 
 @dataclass(frozen=True)

@@ -335,6 +335,8 @@ def summarise(
     """
     curve, links = aligned(runs), dict.fromkeys(link for run in runs for link in run.links)
     rate = [ratio(workers * run.steps, run.duration) for run in runs]
+    useful, lossless = [*map(goodput, runs)], runs[0].failures is None
+    used = None if lossless else estimated(useful, intervals.share(useful))
     return {
         "engine": runs[0].engine,
         "handed_over": runs[0].handed_over or None,
@@ -349,7 +351,7 @@ def summarise(
         "scalability": ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "breakdown": breakdown(runs),
-        "goodput": _goodput(runs),
+        "goodput": used,
         "staleness": _staleness(runs),
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
         "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
@@ -403,14 +405,6 @@ def goodput(run: Run) -> float:
     uses = [spent["compute"], spent["wait"] + spent["stalled"], spent["communicate"], spent["lost"]]
     uses += [saved, spent["down"] - saved, spent["absent"], spent["unselected"]]
     return ratio(spent["compute"], sum(uses))
-
-
-def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return the goodput; None if nothing can be lost."""
-    if runs[0].failures is None:
-        return None
-    values = [*map(goodput, runs)]
-    return estimated(values, intervals.share(values))
 
 
 def notes(groups: Groups) -> list[str]:
