@@ -5,7 +5,7 @@ by steps stays the same. A saved RUN is data of unknown origin: files that its s
 read only from the scenario's folder, and only below the working directory; nothing long is run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,15 +81,19 @@ def section(opened: FoundRun, place: int) -> PageSection | None:
     rows = {name: row for name, row in rows.items() if any(row.values())}
     if len(rows) == 1:
         return None
-    unit = common_unit(*(one.seconds for row in rows.values() for one in row.values() if one))
-    cells = [
-        [name, *(one.show(unit) if (one := row[label]) else "-" for label in base)]
-        for name, row in rows.items()
-    ]
     measure = "Time to the target" if to_target else "Time of the run"
     caption = f"{measure} if steps take longer or shorter; the loss by steps stays the same"
-    table = PageTable(caption, ("with", *base), cells)
+    table = PageTable(caption, ("with", *base), _cells(rows, [*base]))
     return PageSection(f"changes-{place}", "What would change it", tables=[table])
+
+
+def _cells(rows: Mapping[str, Changed], labels: Sequence[str]) -> list[list[str]]:
+    """Return the cells of a row for each change, with all times in one unit."""
+    unit = common_unit(*(one.seconds for row in rows.values() for one in row.values() if one))
+    return [
+        [name, *(one.show(unit) if (one := row[label]) else "-" for label in labels)]
+        for name, row in rows.items()
+    ]
 
 
 def _parsed(opened: FoundRun, table: Mapping[str, Any]) -> Scenario:
