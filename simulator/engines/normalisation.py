@@ -300,11 +300,7 @@ def _brief(steps: int) -> RunSettings:
 
 
 def _calm(world: World, probe: Probe | Goal | Expected, settings: RunSettings) -> World:
-    """Return the world of a probe: no failing node.
-
-    All workers take part in rounds; a server selects as many clients as in the scenario. If the
-    loss depends on steps alone, steps take equally long and messages no time.
-    """
+    """Return the world of a probe: no failing node, and no time if steps alone matter."""
     scenario = world.scenario
     cluster = scenario.cluster
     steady = {"failures": None, "membership": None, "drop": None}

@@ -140,11 +140,7 @@ def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _ring(builder: MessageBuilder, team: Team, _regions: Regions) -> None:
-    """Reduce-scatter and all-gather in 2(m - 1) steps of 1/m (Patarasuk & Yuan 2009).
-
-    A worker forwards a part as soon as it arrives. Messages on a connection do not wait for the
-    previous one's arrival.
-    """
+    """Reduce-scatter and all-gather in 2(m - 1) steps of 1/m (Patarasuk & Yuan 2009)."""
     builder.ring(team, 2, 1 / len(team))
 
 
@@ -225,11 +221,7 @@ def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _hierarchical(builder: MessageBuilder, team: Team, regions: Regions) -> None:
-    """Send around rings in regions, around the first workers, then along chains.
-
-    A first worker starts when the rings of its region and of the next one have ended. A chain is
-    one pipelined transfer through all workers of a region. A single region has only the ring.
-    """
+    """Send around rings in regions, around the first workers, then along chains."""
     parts = _by_region(team, regions)
     if len(parts) == 1:
         builder.ring(team, 2, 1 / len(team))

@@ -89,10 +89,7 @@ class SumDraws:
 
 
 class _LawGroup:
-    """The workers of one seed with one law; `ranks` indexes them.
-
-    `extra`: whether their times are added to the times of earlier groups.
-    """
+    """The workers of one seed with one law; `extra`: added to earlier groups' times."""
 
     def __init__(
         self, law: Distribution, rng: np.random.Generator, ranks: Sequence[int], extra: bool

@@ -86,11 +86,7 @@ class Repeats(Clocks):
         return clone
 
     def _take(self, seed: int, ready: "Repeats", first: int, until: int) -> None:
-        """Let the workers of one seed take the steps from `first` up to `until`.
-
-        A step that the deadline cuts, or that the timeline has room for, is replayed alone. Sums
-        continue from their last values, so that they do not depend on interruptions.
-        """
+        """Let one seed's workers take steps; those cut or drawn are replayed alone."""
         while first < until and (now := self.now[seed, 0]) < NEVER:
             traced = not seed and self._spans is not None and not self._spans.truncated
             lengths = ready._took[first : first + 1 if traced else until]

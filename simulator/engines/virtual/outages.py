@@ -186,11 +186,7 @@ class Outages:
         return self.down_since is not None and self.calendar.next(now)[0] <= now
 
     def _sits_out(self, now: float) -> Why | None:
-        """Return why a rule excludes the node from its next collective; None if none does.
-
-        Rules apply to a participating worker only at its first step for a collective, because it
-        finishes work that it has begun. If its program has no means, they apply at every step.
-        """
+        """Return why a rule excludes the node from its next collective, if it is at rest."""
         node, recovery = self._node, self._run.recovery
         begun, self._round = self._round, node.collectives
         midway = begun == self._round and self.down_since is None and recovery.can_shrink
