@@ -1,8 +1,9 @@
-"""Hooks of mkdocs: the generated reference, links out of docs/, equations.
+"""Hooks of mkdocs: the generated reference, links out of docs/, tables, equations.
 
 mkdocs calls `on_files`, `on_page_markdown` and `on_page_content` (mkdocs.yml names this file).
 """
 
+import csv
 import html
 import posixpath
 import re
@@ -19,6 +20,7 @@ sys.path[:0] = [str(ROOT)]  # docs/ is not installed
 from docs import generated  # noqa: E402
 
 LINK = re.compile(r"(?<!!)\[([^]]+)\]\(([^)#\s]+)[^)]*\)")
+TABLE = re.compile(r'\[[^]]+\]\((\S+\.csv) "table"\)')
 EQUATION = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]](</\2>)', re.DOTALL)
 
 
@@ -36,7 +38,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         outside = posixpath.normpath(posixpath.join(folder, match[2])).startswith("..")
         return match[1] if outside else match[0]
 
-    return LINK.sub(words, markdown)
+    def drawn(match: re.Match[str]) -> str:
+        with (ROOT / "docs" / folder / match[1]).open(encoding="utf-8", newline="") as file:
+            head, *rows = csv.reader(file)
+        header = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+        body = "".join(f"<tr>{cells}</tr>" for cells in (header, *lines))
+        name = html.escape(posixpath.basename(match[1]))
+        return (
+            f'<details class="table"><summary><a href="{name}">{name}</a>: {len(rows)} rows'
+            f"</summary><table>{body}</table></details>"
+        )
+
+    return TABLE.sub(drawn, LINK.sub(words, markdown))
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:

@@ -79,13 +79,19 @@ def absent(key: str, places: list[Schema], root: Schema) -> str:
 
 def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
     """Describe an unknown key: list the keys of its `places`, or name the right table."""
-    key = str(path[-1])
+    top, key = path[0], str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
     homes = [
         f"[{name}]"
         for name, node in root["properties"].items()
-        if name != path[0]
+        if name != top
         and any(key in table.get("properties", {}) for table in alternatives(root, node))
+    ]
+    homes += [
+        f"[[{top}.{name}]]"
+        for table in alternatives(root, root["properties"].get(top, {}))
+        for name, node in table.get("properties", {}).items()
+        if name not in path and any(key in row.get("properties", {}) for row in items(root, node))
     ]
     moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
     return f"unknown key; {moved}{messages.nearest(key, keys, 'the keys here are')}"
@@ -127,6 +133,12 @@ def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
     inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
     nodes = [branch for choice in inner for branch in alternatives(root, choice, value)] or [node]
     return [branch for branch in nodes if _fits(branch, value)] or nodes
+
+
+def items(root: Schema, node: Schema) -> list[Schema]:
+    """Return the schemas of the tables in a list of tables."""
+    lists = alternatives(root, node)
+    return [item for table in lists for item in alternatives(root, table.get("items", {}))]
 
 
 def _fits(schema: Schema, value: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    Field,
     PrivateAttr,
     ValidationError,
     ValidationInfo,
@@ -235,7 +236,7 @@ class Scenario(Section):
     tune: tables.Tune = tables.Tune()
     theory: tables.Theory = tables.Theory()
     validation: tables.ValidationSettings = tables.ValidationSettings()
-    cost: tables.Prices = tables.Prices()
+    cost: tables.Prices = Field(tables.Prices(), validate_default=True)
     overhead: Many[Overhead] = optional("overheads of a real system, by the number of workers", ())
     codec: Many[CodecCost] = optional(
         "measured times of codecs, for algorithms without `compress` and `decompress`", ()
@@ -263,6 +264,21 @@ class Scenario(Section):
             raise ValueError("tokens need objective.tokens (of a worker's step); write steps")
         steps = ceil(run.tokens / (tokens * cluster.participants))
         return run.model_copy(update={"steps": steps})
+
+    @field_validator("cost")
+    @classmethod
+    def _of_groups(cls, cost: tables.Prices, info: ValidationInfo) -> tables.Prices:
+        """Allow a missing price if groups with prices have all workers."""
+        cluster = info.data.get("cluster")
+        if cluster is None or sum(group.workers for group in cluster.group) < cluster.workers:
+            return cost
+        usual = {
+            key: 0.0
+            for key in ("node_hour", "device_hour")
+            if getattr(cost, key) is None
+            and all(getattr(group, key) is not None for group in cluster.group)
+        }
+        return cost.model_copy(update=usual)
 
     @field_validator("tune", mode="before")
     @classmethod
