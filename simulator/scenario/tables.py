@@ -364,7 +364,8 @@ class RunSettings(Section):
     )
     sampling: Literal["keyed", "aggregate"] = optional(
         "keyed: compute times are drawn per step, equal under all algorithms; aggregate: as sums "
-        "over the steps between communications, if their law is known",
+        "over the steps between communications, if their law is known; the same goes for local "
+        "steps on a quadratic",
         "keyed",
     )
     timeline_spans: int = optional("longest timeline to store, in spans", 5000, ge=0, le=10**8)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...distributions.distribution import Array
-from ...distributions.random_streams import Purpose, generator
+from ...distributions.random_streams import Purpose, generator, quick
 from ...objectives.objective import GradientSource, Nothing, Objective
 from ...objectives.quadratic import NoisyQuadratic
 from ...objectives.softmax import SoftmaxRegression
@@ -56,6 +56,8 @@ class QuadraticGradients:
         ]
         scale = self._first.noise / self._first.spread
         self._noise = Normals(rngs, (self._first.dimension,), scale)
+        self._joint: Normals | None = None
+        self._curvature = tuple(self._first.spectrum.tolist())
 
     def gradient(self, x: Vector) -> Vector:
         """Return curvature times distance, plus noise."""
@@ -67,6 +69,31 @@ class QuadraticGradients:
         else:
             gradient = gradient + noise
         return Stack(gradient)
+
+    @property
+    def jump(self) -> Any:
+        """Function that draws several steps; None if coordinates are coupled."""
+        return None if self._couplings is not None else self._draw_steps
+
+    def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
+        """Return parameters and state after steps at these rates, from one draw."""
+        from . import jumps  # noqa: PLC0415 - numba takes half a second
+
+        P, root = jumps.law(transform, tuple(rates), self._curvature)
+        if self._joint is None:
+            rngs = [quick(g.seed, Purpose.AGGREGATE, Purpose.BATCH) for g in self._objectives]
+            deviation = self._first.noise / self._first.spread
+            shape = len(P), *self._optima.shape[1:]
+            self._joint = Normals(rngs, shape, deviation)
+        noise = self._joint.next()
+        away = array(x) - self._shifts
+        moved = P[0, 0] * away + root[0, 0] * noise[:, 0]
+        if len(P) == 1:
+            return Stack(moved + self._shifts), state
+        u = array(state)
+        moved += P[0, 1] * u
+        buffer = root[1, 0] * noise[:, 0] + root[1, 1] * noise[:, 1] + P[1, 0] * away + P[1, 1] * u
+        return Stack(moved + self._shifts), Stack(buffer)
 
     def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Return each worker's loss, summed as in the reference engine, and the gradients."""

@@ -13,6 +13,7 @@ import numpy as np
 from ...distributions.distribution import Array
 from ...objectives.objective import GradientSource
 from ...programs.effects import Encoded, Handle, Node, Payload, Phase, Pieces, Vector
+from ...programs.pieces.transform import Identity, Momentum, Nesterov
 from .. import payloads
 from ..collective import TIME_TOLERANCE
 from ..node import introduce
@@ -20,6 +21,9 @@ from . import codecs
 from .arrays import PerWorker, Stack, Unsupported, array
 from .clocks import Clocks, Timed
 from .repeats import Repeats
+
+LINEAR = Identity, Momentum, Nesterov  # transforms that keep steps normal
+LONGEST = 1024  # most steps in one draw
 
 
 class SeedsDiffer(BaseException):
@@ -38,7 +42,7 @@ class BatchedNode(Node):
     """
 
     __slots__ = (
-        "_alike", "_clocks", "_generators", "_gradient", "_loss_and_gradient", "_met_at",
+        "_alike", "_clocks", "_generators", "_gradient", "_jump", "_loss_and_gradient", "_met_at",
         "_pause_at", "_run", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
 
@@ -51,6 +55,9 @@ class BatchedNode(Node):
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
         self._run, self._clocks = run, cast(Clocks, run.clocks)
         self.mark_at = run.observers[0].first
+        self._jump: Any = (
+            getattr(gradients, "jump", None) if run.scenario.run.sampling == "aggregate" else None
+        )
         self.step = self.updates = self._met_at = self._pause_at = 0
         self.period = nan
         self._alike = isinstance(self._clocks, Repeats)
@@ -68,8 +75,10 @@ class BatchedNode(Node):
         return compute(x)
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that takes many local steps at once, or None with vectors."""
-        return self._stride if type(self.start) is complex else None
+        """Return an effect that takes many local steps at once, or None."""
+        if type(self.start) is complex:
+            return self._stride
+        return None if self._jump is None or type(transform) not in LINEAR else self._leap
 
     async def _stride(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
         """Take local steps without vectors, up to each mark and pause."""
@@ -83,6 +92,30 @@ class BatchedNode(Node):
                 k += 1
             self.step += k - begin
             self.updates += k - begin - 1
+            if ends:
+                return x, state, k - 1
+            self.mark(x)
+
+    async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
+        """Take local steps, with one draw between two evaluations."""
+        lr, transform, tau = phase
+        first, ends = k, False
+        while True:
+            if self.step >= self._pause_at:
+                await self._pause()
+            until = k + min(LONGEST, self.mark_at - self.step, self._clocks.limit - self.step)
+            begin = k
+            while k < until and not ends:
+                ends = k - first + 1 >= tau(k)
+                k += 1
+            rates = [*map(lr, range(begin, k))]
+            if len(rates) == 1:  # the same draws as in other programs
+                direction, state = transform.update(self._gradient(x), state, x)
+                x = x - rates[0] * direction
+            else:
+                x, state = self._jump(x, state, transform, rates)
+            self.step += len(rates)
+            self.updates += len(rates) - 1
             if ends:
                 return x, state, k - 1
             self.mark(x)

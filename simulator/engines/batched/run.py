@@ -113,8 +113,8 @@ class Batch:
     def _step_times(self) -> Draws | SumDraws:
         if self.scenario.run.sampling == "aggregate":
             self.notes.append(
-                'run.sampling = "aggregate": times are drawn as sums where the law of a sum is '
-                "known; same distribution, other numbers"
+                'run.sampling = "aggregate": times and local steps are drawn as sums where the law '
+                "of a sum is known; same distribution, other numbers"
             )
             with suppress(ValueError):
                 return SumDraws(self.scenario, self.seeds)

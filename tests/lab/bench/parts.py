@@ -107,6 +107,16 @@ def large(steps: int, sampling: str = "keyed") -> Scenario:
     return cluster(WORKERS, steps, LOCAL, run={"sampling": sampling})
 
 
+def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
+    """Return the rate of local SGD on a quadratic, on one thread, with a schedule of rates."""
+    lr = {"schedule": "warmup-cosine", "peak": 0.01, "steps": steps}
+    made = cluster(
+        4, steps, LOCAL | {"tau": tau, "momentum": momentum}, lr=lr,
+        objective={"kind": "quadratic", "dimension": 48}, run={"sampling": sampling},
+    )  # fmt: skip
+    return together(made, range(8))
+
+
 def most_memory() -> float:
     """Return the peak resident memory (MiB) of a process with one large run, on Linux."""
     command = [sys.executable, "-m", "tests.lab.bench.parts"]
@@ -141,6 +151,13 @@ def batched() -> Rows:
     what = f"the same on a quadratic of dimension {dimension}, against"
     yield Row(f"{what} the generator drawing its noise", fast, noise, Aim(0.4))
     yield Row(f"{what} `virtual`, one seed", fast, one_seed(cluster(16, 400, LOCAL, **noisy)))
+    for tau, momentum in ((100, 0.0), (100, 0.9), (1000, 0.9)):
+        yield Row(
+            f"the same on a quadratic of dimension 48, 4 workers, 8 seeds, tau {tau}, momentum "
+            f"{momentum:g}: a draw for each period, against steps",
+            jumping(tau, momentum, "aggregate", 50_000), jumping(tau, momentum, "keyed", 2000),
+            Aim(20),
+        )  # fmt: skip
 
 
 def ring(workers: int, rounds: int, differ: bool) -> float:
