@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from functools import cached_property, lru_cache, reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,15 +199,10 @@ class Explorer:
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+        self.scenario, self.controls = scenario, controls(scenario)
         self._simulated = lru_cache(REMEMBERED)(
             lambda *state: simulate(self.apply(dict(state)) if state else scenario)
         )
-
-    @cached_property
-    def controls(self) -> dict[str, Control]:
-        """The sliders by name."""
-        return controls(self.scenario)
 
     def changes(self, state: Mapping[str, str]) -> dict[KeyPath, Any]:
         """Return the values that a state writes into the scenario's table, by path."""
