@@ -29,7 +29,7 @@ from ..objectives.learning_curve.objective import (
 from ..objectives.learning_curve.surrogate import Gains, Probe
 from ..programs.codecs.codec import Raw
 from ..programs.pieces.schedule import ConstantSchedule, FixedPeriod
-from ..programs.pieces.transform import AdamW, Momentum
+from ..programs.pieces.transform import AdamW, FedAdam, Momentum
 from ..results import store
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario, World
@@ -244,7 +244,7 @@ def _with(algorithm: Algorithm, **changed: Any) -> Algorithm:
 def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     """Return the algorithm with a constant rate, and Adam's first moment for AdamW."""
     parameters: dict[str, Any] = {
-        key: Momentum(value.beta1) if isinstance(value, AdamW) else value
+        key: Momentum(value.beta1) if isinstance(value, AdamW | FedAdam) else value
         for key, value in algorithm.parameters.items()
     }
     if "lr" in parameters:

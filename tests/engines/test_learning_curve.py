@@ -581,7 +581,7 @@ def test_an_own_run_counts_more_than_published_ones():
     assert rows[2] == rows[0]
 
 
-@looped("more", [{}, {"outer": {"kind": "adamw"}, "outer_lr": 0.5}])
+@looped("more", [{}, {"outer": {"kind": "fedadam"}, "outer_lr": 0.5}])
 def test_clients_whose_reports_never_count_teach_nothing(more):
     """Three of four clients miss each deadline: loss and tokens are those of the fourth alone."""
     table, world = {"name": "fedavg", "tau": 20, "lr": 0.1, **more}, dict(scenario().table)

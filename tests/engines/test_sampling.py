@@ -59,7 +59,7 @@ def test_fedavg_with_all_clients_is_local_sgd(objective):
 @looped("compute", ["1 s", EXPONENTIAL])
 def test_fedbuff_that_waits_for_all_is_fedavg(objective, compute):
     tables = {"objective": objective, "workers": 4, "compute": compute}
-    outer = {"outer": "adamw", "outer_lr": 0.1, "mu": 0.1}
+    outer = {"outer": "fedadam", "outer_lr": 0.1, "mu": 0.1}
     ours = last({"name": "fedbuff", "buffer": 4, **PLAIN, **outer}, **tables)
     assert np.array_equal(ours, last({"name": "fedavg", **PLAIN, **outer}, **tables))
 

@@ -13,6 +13,7 @@ from paceline.simulator.programs.pieces.transform import (
     SGD,
     TRANSFORMS,
     AdamW,
+    FedAdam,
     Identity,
     Momentum,
     Nesterov,
@@ -100,7 +101,15 @@ def test_adamw_by_hand():
     assert steps == 1
 
 
-@looped("piece", [Momentum(0.9), Nesterov(0.9), AdamW()])
+def test_fedadam_by_hand():
+    """Unlike Adam's, its second moment begins at epsilon^2, and neither is corrected for bias."""
+    transform, x = FedAdam(beta1=0.75, beta2=0.5, epsilon=3.0), np.array([2.0, -4.0])
+    direction, state = transform.update(np.array([8.0, -1.0]), transform.init(x), x)
+    np.testing.assert_allclose(state, [[2.0, -0.25], [36.5, 5.0]])
+    np.testing.assert_allclose(direction, [2 / (36.5**0.5 + 3), -0.25 / (5**0.5 + 3)])
+
+
+@looped("piece", [Momentum(0.9), Nesterov(0.9), AdamW(), FedAdam()])
 def test_pieces_hold_no_state_and_change_nothing_in_place(piece):
     g, state = np.ones(3), piece.init(np.ones(3))
     for array in (g, *(state[:2] if isinstance(state, tuple) else (state,))):

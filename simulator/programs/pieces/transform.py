@@ -120,6 +120,31 @@ class AdamW:
 
 
 @piece
+class FedAdam:
+    """A server's adaptive step (Reddi et al., arXiv 2003.00295, algorithm 2).
+
+    The direction is m / (sqrt(v) + epsilon), with first moment m and without bias correction.
+    """
+
+    beta1: Annotated[Share, Field(description="share of the first moment that remains")] = 0.9
+    beta2: Annotated[Share, Field(description="share of the second moment that remains")] = 0.99
+    epsilon: Annotated[Number, Field(gt=0, description="added to the root (the paper's tau)")] = (
+        1e-3
+    )
+    kind: Literal["fedadam"] = "fedadam"
+
+    def init(self, x: Vector) -> State:
+        """Return a zero first moment and epsilon^2 as the second, as the paper does."""
+        return 0.0 * x, 0.0 * x + self.epsilon**2
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """Return the first moment over the root of the second, and both moments."""
+        first = self.beta1 * state[0] + (1 - self.beta1) * gradient
+        second = self.beta2 * state[1] + (1 - self.beta2) * (gradient * gradient)
+        return first / (second**0.5 + self.epsilon), (first, second)
+
+
+@piece
 class Proximal:
     """FedProx's mu/2 |x - anchor|^2 beside another transform (arXiv 1812.06127).
 
@@ -141,7 +166,7 @@ class Proximal:
 
 
 _FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-TRANSFORMS = Kinds(Identity, Momentum, Nesterov, SGD, AdamW)
+TRANSFORMS = Kinds(Identity, Momentum, Nesterov, SGD, AdamW, FedAdam)
 
 
 def _transform(value: Any) -> Any:
