@@ -343,7 +343,9 @@ class _Search:
         labels = [target.labels(scenario) for target in targets]
         named = tuple(one for one in scenario.algorithm if one.label in chain(*labels))
         scenario = scenario.model_copy(update={"algorithm": named})
-        whole = run_on(self.place, scenario, self.seeds)
+        # The first runs may show that a target's number does not exist: then no file stays.
+        place = self.place if self.readings else self.place._replace(directory=None)
+        whole = run_on(place, scenario, self.seeds)
         self.count += 1
         results = [whole, *(alone(whole) if len(self.seeds) > 1 else [whole])]
         rows = [{row["label"]: row for row in result.algorithms} for result in results]
