@@ -93,6 +93,17 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     return amounts | (dict.fromkeys(amounts.keys() - {*RATES}, inf) if time == inf else {})
 
 
+def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
+    """Return the most that a run of limited duration can use."""
+    time, cost = scenario.run.duration, scenario.cost
+    if time is None:
+        return {}
+    money = prices.price_per_second(scenario, served=served) * time
+    hours = prices.devices(scenario) * time / prices.SECONDS_PER_HOUR
+    limits = {"days": time / SECONDS_PER_DAY, "device_hours": hours}
+    return limits if cost.egress_per_gb else limits | {"cost": money}
+
+
 def paces(scenario: Scenario) -> list[str]:
     """Note devices that compute implausibly fast or slowly, and egress without a price."""
     regions = {group.region or scenario.cluster.region for group in scenario.cluster.group}
@@ -132,6 +143,12 @@ def summary(
     steps = sum(run.steps for run in runs) / len(runs)
     within = pace and [end * steps for end in pace]
     amounts = summarise_amounts(whole, scenario.cost, heavy, within=within)
+    algorithm = next(one for one in scenario.algorithm if one.label == runs[0].label)
+    for key, end in most(scenario, served=algorithm.served).items():
+        amount = (amounts["used"] or {}).get(key, {})
+        for name in ("interval", "ci95"):
+            if ends := amount.get(name):
+                amount[name] = [ends[0], min(ends[1], end)]
     if target is None:
         return amounts | {"to_target": None}
     factors = Errors(model).to_target(runs, target) if model else None

@@ -12,6 +12,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import consumption, wording
+from paceline.simulator.results.columns import estimate_of
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import crossing, with_unit
 from paceline.simulator.studies.simulate import simulate
@@ -159,6 +160,28 @@ def test_an_interval_whose_ends_read_like_its_value_is_not_said():
     fixed, varies = (stated(row | {"interval": ends}) for ends in ([4329.9, 4330.2], [4300, 4400]))
     assert wording.amount(fixed, "USD") == "4330 USD"
     assert wording.amount(varies, "USD") == "4330 USD (90 %: 4300 to 4400 USD)"
+
+
+def test_no_interval_exceeds_what_a_limited_run_can_use():
+    """Of two seeds whose cost differs: workers come and go, and three for 40 s are 120 s."""
+    law = {"dist": "exponential", "mean": "15 s"}
+    table = world(cost={"node_hour": 3600.0, "device_hour": 0.0})
+    table["cluster"] = {
+        "workers": 3,
+        "compute": "1 s",
+        "membership": {"present": law, "absent": law},
+    }
+    table["run"] = {"duration": "40 s", "seeds": 2}
+    most = {"cost": [120.0, 160.0], "device_hours": [1 / 30] * 2, "days": [40 / 86400] * 2}
+    rows = simulate(parse(table)).algorithms
+    for key, caps in most.items():
+        for row, cap in zip(rows, caps, strict=True):  # asgd's server has a price, too
+            actual = row["used"][key]
+            assert actual["interval"] is None or 0 <= actual["interval"][0] <= actual["mean"]
+            assert actual["interval"] is None or actual["interval"][1] <= cap * (1 + 1e-9)
+    assert rows[0]["used"]["cost"]["interval"][1] == 120  # which two seeds alone would exceed
+    row = sweep(parse(table), {"cluster.workers": [3]}).records()[0]
+    assert estimate_of(row, "total_cost").interval[1] == 120
 
 
 def test_days_and_money_have_the_interval_of_the_pace_they_are_paid_for():
