@@ -19,13 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..objectives.learning_curve.objective import (
-    Expected,
-    Goal,
-    expect,
-    goal,
-    highest,
-)
+from ..objectives.learning_curve.objective import Expected, Goal, expect, goal
 from ..objectives.learning_curve.surrogate import Gains, Probe
 from ..programs.codecs.codec import Raw
 from ..programs.pieces.schedule import ConstantSchedule, FixedPeriod
@@ -250,7 +244,8 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     if "lr" in parameters:
         changed["lr"] = ConstantSchedule(rate)
         if parameters.get("mu"):  # it pulls by mu times the rate
-            changed["mu"] = parameters["mu"] * highest(parameters["lr"]) / rate
+            highest = max(map(parameters["lr"], range(0, 10**4, 10)))
+            changed["mu"] = parameters["mu"] * float(highest) / rate
     return _with(algorithm.model_copy(update={"parameters": parameters}), **changed)
 
 

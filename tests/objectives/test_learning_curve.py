@@ -143,7 +143,7 @@ def test_limits():
     assert (none.log_ratio, none.sd) == (0, 0)
     assert penalty("local-sgd", 4, 16, 1e9) is None
     assert penalty("asgd", 4, 1, 1e9) is None
-    run = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.01)
+    run = OwnRun("local-sgd", (4, 16, 1e6), 0.05, 0.01)
     assert penalty("local-sgd", 1, 16, 1e6, own=[run]).log_ratio == pytest.approx(0, abs=1e-12)
     short, long = (penalty("diloco", 8, h, 1e9).log_ratio for h in (2, 500))
     assert 0 < short < long
@@ -211,7 +211,7 @@ def test_the_interval_widens_also_where_the_law_crosses_zero(replicas):
 def test_an_own_run_counts_more_than_published_ones():
     """A small GPT at an untuned rate ended below data-parallel, which published runs do not."""
     law = penalty("diloco", 4, 8, 2e5)
-    run = OwnRun("diloco", 4, 8, 2e5, -0.02, 0.005)
+    run = OwnRun("diloco", (4, 8, 2e5), -0.02, 0.005)
     penalties = penalty("diloco", 4, 8, 2e5, own=[run])
     assert penalties.log_ratio == pytest.approx(-0.02, abs=0.003)
     assert penalties.sd < min(law.sd, 1.1 * run.sd)
@@ -225,14 +225,14 @@ def test_an_own_run_counts_more_than_published_ones():
 
 def test_precision_decides():
     law = penalty("diloco", 4, 30, 1e9)
-    vague = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", 4, 30, 1e9, 0.05, 1.0)])
+    vague = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", (4, 30, 1e9), 0.05, 1.0)])
     assert vague.log_ratio == pytest.approx(law.log_ratio, abs=1e-4)
-    sharp = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", 4, 30, 1e9, 0.05, 1e-4)])
+    sharp = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", (4, 30, 1e9), 0.05, 1e-4)])
     assert sharp.log_ratio == pytest.approx(0.05, rel=0.1)
 
 
 def test_local_sgd_scales_with_the_shape_of_the_law():
-    run = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.002)
+    run = OwnRun("local-sgd", (4, 16, 1e6), 0.05, 0.002)
     two, four, eight = (penalty("local-sgd", m, 16, 1e6, own=[run]) for m in (2, 4, 8))
     assert four.log_ratio == pytest.approx(0.05, rel=0.05)
     assert 0 < two.log_ratio < four.log_ratio < eight.log_ratio
@@ -240,7 +240,7 @@ def test_local_sgd_scales_with_the_shape_of_the_law():
 
 def test_without_a_published_law_an_own_run_is_taken_at_its_word():
     """However uncertain: no prior draws it towards zero. Its errors are those that are drawn."""
-    vague = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.1)
+    vague = OwnRun("local-sgd", (4, 16, 1e6), 0.05, 0.1)
     here, far = (penalty("local-sgd", 4, period, 1e6, own=[vague]) for period in (16, 64))
     assert here.log_ratio == pytest.approx(0.05, rel=0.02)
     assert far.log_ratio == pytest.approx(0.05 * 1.25, rel=0.02)
@@ -255,7 +255,7 @@ def spread(*cases):
     return first.std(), second.std(), (first - second).std()
 
 
-OWN = (OwnRun("diloco", 4, 8, 2e8, 0.01, 0.004), OwnRun("diloco", 2, 32, 2e8, 0.02, 0.004))
+OWN = (OwnRun("diloco", (4, 8, 2e8), 0.01, 0.004), OwnRun("diloco", (2, 32, 2e8), 0.02, 0.004))
 
 
 @looped("runs", [(), OWN])

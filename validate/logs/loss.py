@@ -31,10 +31,6 @@ LEAST = 1e-3  # tokens or samples of a critical batch
 DRIFT = 0.15
 """Standard deviation, as a log, by which a factor of steps after a quarter of a run differs from
 that at its end: of 18 runs of two small GPTs (docs/evidence/validation/learning-curves.md)."""
-HEAD = (
-    'The loss of a training run. A scenario uses it by extends = "THIS FILE"; the keys of the',
-    "scenario take precedence.",
-)
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,12 @@ def fit(
     files = {f"{stem}.csv": csv_files.table(("tokens", "loss"), cells)}
     files[f"{stem}.svg"] = drawing.encode(chart(first, fitted), "svg")
     logs = visible(", ".join(map(str, paths)))
-    head = (*HEAD, f"Fitted on {datetime.now(UTC):%Y-%m-%d} to {logs}.", *notes)
+    head = (
+        'The loss of a training run. A scenario uses it by extends = "THIS FILE"; the keys of the',
+        "scenario take precedence.",
+        f"Fitted on {datetime.now(UTC):%Y-%m-%d} to {logs}.",
+        *notes,
+    )
     return Profile({"objective": objective}, head, files), sentences, notes
 
 
@@ -168,10 +169,7 @@ def chart(first: Trained, fitted: Curve) -> Chart:
 def _local(
     fitted: Curve, runs: Sequence[Trained], run: Trained, critical: Critical, size: float | None
 ) -> tuple[dict[str, Any], str]:
-    """Return the table of a run with local steps, and a finding.
-
-    Its steps are compared with those of the data-parallel one of `runs` whose batch is nearest.
-    """
+    """Return a run's table of local steps, against the nearest batch in `runs`, and a finding."""
     other = min(runs, key=lambda one: abs(math.log(one.batch / run.batch)))
     drawn, _ = _factor(other, run, fitted.warmup)
     least, log, most = (

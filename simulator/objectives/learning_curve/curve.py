@@ -36,7 +36,7 @@ HELD = 0.1  # share of a log to hold out
 RISE, MISS, DEPARTURE = 4.0, 2.0, 1.0
 """Standard errors from which a rise, a held-out error or a departure at a log's end counts."""
 PARTS, FALL = 20, 3.0  # of a log; standard deviations by which its end has to be lower
-COVERED, PERPLEXITY = 0.01, 20.0  # least share of the steps so far; above any cross-entropy
+COVERED = 0.01  # least share of the steps so far
 RESTARTS = 20  # most restarts of a job
 WARMING, LONGEST = 0.6, 0.1
 """Share of the ignored first points that counts as the warm-up (0.57 and 0.67 in two small GPTs),
@@ -120,11 +120,6 @@ class Curve:
         """Return the losses' log ratio if a run needs exp(`log_steps`) times the steps."""
         slow = self.at(step, progress * np.exp(-log_steps))
         return np.log(self.loss(slow) / self.loss(self.at(step, progress)))
-
-    def ratio(self, log: float, sd: float, step: float, progress: Any = 1.0) -> tuple[float, float]:
-        """Return `behind` and its deviation, for a `log` of steps with deviation `sd`."""
-        low, middle, high = self.behind(log + sd * np.arange(-1, 2), step, progress).tolist()
-        return middle, (high - low) / 2
 
 
 def from_law(table: Mapping[str, Any], batch: float) -> Curve:
@@ -217,10 +212,7 @@ def read_columns(
     if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
         lacks = "losses" if "loss" not in chosen else "steps or tokens"
         shown = ", ".join(name[:40] for name in names[:12]) + ", ..." * (len(names) > 12)
-        epochs = '; rows of epochs are read with step = "epoch" and the tokens of an epoch'
-        raise ValueError(
-            f"no column of {lacks} among {shown}; {NEEDED}{epochs * ('epoch' in names)}"
-        )
+        raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
     count = partial(_number, kind="number of steps or tokens", least=0, most=LARGEST)
     least, most = (1e-9, 1e6) if cut is None else (-math.inf, math.inf)
     above = partial(_number, kind="loss", least=least, most=most)
@@ -316,8 +308,6 @@ def fit(
     fitted = first, float(tokens[law.end - 1])
     law_of = floor, scale, exponent, shift, batch, fitted, rows[1:]
     notes += [*spikes, *_bounds(rows[1:])]
-    if loss[-1] > PERPLEXITY:
-        notes.append(f"losses of {loss[-1]:.3g} are high; write logarithms of perplexities")
     return Curve(*law_of, warmup=warmup or 0.0, held=held, notes=tuple(notes))
 
 

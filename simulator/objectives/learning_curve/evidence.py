@@ -77,17 +77,10 @@ class OwnRun:
     """
 
     program: str
-    replicas: int
-    period: float
-    parameters: float
+    place: Place
     log_ratio: float
     sd: float
     source: str = "own run"
-
-    @property
-    def place(self) -> Place:
-        """Replicas, period and parameters."""
-        return self.replicas, self.period, self.parameters
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ def penalty(  # noqa: PLR0913
         return Penalty(0.0, 0.0, "published", sentence, NO_ERRORS)
     ratio = (tokens or FACTS.tokens * parameters) / parameters
     # If 79.5 of 80 clients count on average, the place equals that of a run with 80 replicas.
-    same = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
+    same = (run.place[0] for run in runs if not _decades(replicas, *[run.place[0]] * 2))
     at = next(same, replicas), period, parameters
     mean, sd, reasons, errors = by_law(program, at, ratio, overlap)
     basis, source = "extrapolated" if reasons else "published", OF_RUNS

@@ -238,11 +238,6 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     return Goal(**parts, expected=expected, averaged=gains.averaged, rate=1 / gains.signal)
 
 
-def highest(rate: Callable[[float], float]) -> float:
-    """Return the highest learning rate of a schedule."""
-    return float(max(map(rate, range(0, 10**4, 10))))
-
-
 def _copies(algorithm: Algorithm) -> int:
     """Return the copies of each mode, so that a sparse codec can omit entries."""
     keys = algorithm.parameters
@@ -398,11 +393,12 @@ def _users_runs(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]
         critical = batch.given(spec.noise_scale).value if spec.noise_scale else None
         # a program loses about the same share of its workers' gain all along
         grown = expected.gain(run.workers) / expected.gain(run.workers, critical)
-        at = expected.steps, expected.progress(run.workers)
-        cost = expected.curve.ratio(grown * run.log_steps, grown * run.sd, *at)
+        logs = grown * (run.log_steps + run.sd * np.arange(-1, 2))
+        behind = expected.curve.behind(logs, expected.steps, expected.progress(run.workers))
+        low, middle, high = behind.tolist()
         place = run.workers, run.tau, run.parameters or scenario.model.parameters
         source = f"run {n} of {run.algorithm}"
-        runs.append(evidence.OwnRun(run.algorithm, *place, *cost, source))
+        runs.append(evidence.OwnRun(run.algorithm, place, middle, (high - low) / 2, source))
     return runs
 
 
