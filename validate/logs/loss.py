@@ -31,6 +31,10 @@ LEAST = 1e-3  # tokens or samples of a critical batch
 DRIFT = 0.15
 """Standard deviation, as a log, by which a factor of steps after a quarter of a run differs from
 that at its end: of 18 runs of two small GPTs (docs/evidence/validation/learning-curves.md)."""
+HEAD = (
+    'The loss of a training run. A scenario uses it by extends = "THIS FILE"; the keys of the',
+    "scenario take precedence.",
+)
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,7 @@ def fit(
     files = {f"{stem}.csv": csv_files.table(("tokens", "loss"), cells)}
     files[f"{stem}.svg"] = drawing.encode(chart(first, fitted), "svg")
     logs = visible(", ".join(map(str, paths)))
-    head = (
-        'The loss of a training run. A scenario uses it by extends = "THIS FILE"; the keys of the',
-        "scenario take precedence.",
-        f"Fitted on {datetime.now(UTC):%Y-%m-%d} to {logs}.",
-        *notes,
-    )
+    head = (*HEAD, f"Fitted on {datetime.now(UTC):%Y-%m-%d} to {logs}.", *notes)
     return Profile({"objective": objective}, head, files), sentences, notes
 
 
