@@ -49,7 +49,7 @@ class Axis:
 class Line:
     """A line, its band, and its marks.
 
-    `band`: the ends of a band around the line, in y. `x_bars`, `y_bars`: intervals of marks.
+    `band`: the ends of a band around the line, in y. `x_bars`: intervals of marks.
     `marks`: "few" (spaced on a long line), "all" (at every point) or "none". `named`: whether the
     legend shows the line. `steps`: values are constant until the next point. `labels`: texts beside
     the points; `texts`: their descriptions on a page. A page hides lines of one `key` together.
@@ -61,7 +61,6 @@ class Line:
     look: Look
     band: Ends | None = None
     x_bars: Ends | None = None
-    y_bars: Ends | None = None
     joined: bool = True
     marks: str = "few"
     named: bool = True

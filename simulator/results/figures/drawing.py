@@ -105,13 +105,9 @@ def _line(axes: "Axes", line: Line, place: int, band: bool) -> None:
         axes.annotate(text, at, **how)
     if band and line.band is not None:
         axes.fill_between(x, *line.band, color=look.colour, alpha=0.18, linewidth=0)
-    bars = [
-        None if ends is None else np.abs(np.asarray(ends, dtype=float) - middle)
-        for ends, middle in ((line.x_bars, x), (line.y_bars, y))
-    ]
-    if any(bar is not None for bar in bars):
+    if line.x_bars is not None:
         how = {"fmt": "none", "ecolor": look.colour, "elinewidth": 0.8, "capsize": 2}
-        axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], **how)
+        axes.errorbar(x, y, xerr=np.abs(np.asarray(line.x_bars, dtype=float) - x), **how)
 
 
 def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:

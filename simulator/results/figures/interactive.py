@@ -87,8 +87,7 @@ def _line(line: Line) -> list[Json]:
     kinds += ["text"] * bool(line.labels)
     how: Json = {"text": [*line.labels], "textposition": "top center"} if line.labels else {}
     silent = not (line.texts or line.named or look.hollow)
-    both = (("error_x", line.x, line.x_bars), ("error_y", line.y, line.y_bars))
-    bars = [(key, error_bars(at, ends, colour)) for key, at, ends in both if ends is not None]
+    bars = {"error_x": _error_bars(line.x, line.x_bars, colour)} if line.x_bars else {}
     main = {
         "x": x,
         "y": y,
@@ -99,10 +98,10 @@ def _line(line: Line) -> list[Json]:
         "marker": {"symbol": symbol, "color": colour, "size": 7, **many},
         **({"hoverinfo": "skip"} if silent else {"hovertemplate": f"{hover}<extra></extra>"}),
     }
-    return [*result, trace | how | main | dict(bars)]
+    return [*result, trace | how | main | bars]
 
 
-def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
+def _error_bars(middle: Values, ends: Ends, colour: str) -> Json:
     """Return intervals as error bars; infinite ends become large numbers, for JSON."""
     lows, highs = (np.asarray(end, dtype=float) for end in ends)
     values = np.asarray(middle, dtype=float)
