@@ -191,18 +191,14 @@ def of_sweep(
     for column in RESULT_COLUMNS:
         if SWEEP not in column.shown_in or column.key not in keys:
             continue
-        heading, cell, kind = column.heading, partial(_value_of, column), USUAL
+        heading, kind = column.heading, USUAL
         if column.key == "time_to_target_s":
             constant = target is not None and "run.target_loss" not in vary
             reached = (row for row in rows if row[column.key] is not None)
             kind = wording.usual(estimate_of(row, column.key) for row in reached)
             heading = heading.format(target=f"loss {target:g}" if constant else "target")
-            cell = partial(_to_target, kind)
-        elif column.key == "final_loss":
-            cell = partial(_final_loss, digits)
         wide = TO_TARGET | {"final_accuracy"} if "reports_per_round" in keys else set[str]()
-        if column.key in {*wide, ranked.key}:
-            cell = partial(_with_ends, cell, column)
+        cell = partial(_of_point, column, kind, digits, column.key in {*wide, ranked.key})
         columns[_with_kind(heading, cell, rows, kind)] = cell
     kinds = [kind for kind in TIMES if f"{kind}_share" in rows[0]]
     if "reports_per_round" not in keys:
@@ -257,35 +253,19 @@ def _sweep_keys(rows: Sequence[Row]) -> set[str]:
     return keys - {*OF_CLIENTS[4:]} if keys & TO_TARGET else keys
 
 
-def _value_of(column: ResultColumn, row: Row) -> str:
-    there = row.get(column.key) is not None
-    return column.show(estimate_of(row, column.key).value if there else None)
-
-
-def _with_ends(cell: Cell, column: ResultColumn, row: Row) -> str:
-    return cell(row) + _interval_of(row, column)
-
-
-def _interval_of(row: Row, column: ResultColumn) -> str:
-    """Return the interval of a loss or a step time if it is wide enough to show."""
-    untold = row[column.key] is None or column.key == "time_to_target_s"  # its cell shows it
-    if untold or (estimate := estimate_of(row, column.key)).narrow:
-        return ""
-    return "".join(wording.cell(estimate, column.unit).partition(" (")[1:])
-
-
-def _final_loss(digits: int, row: Row) -> str:
-    """Return a final loss, or how many seeds diverged."""
-    if lost := row["diverged"]:
-        return "diverged" if lost == row["seeds"] else f"{lost:g} of {row['seeds']:g} diverged"
-    return loss_in_table(row["final_loss"], digits)
-
-
-def _to_target(usual: str, row: Row) -> str:
-    """Return the time to the target, or with how many seeds it was reached."""
-    reached, seeds = row["reached"], row["seeds"]
-    if reached is None:
-        return "-"
-    if reached < seeds:
+def _of_point(column: ResultColumn, usual: str, digits: int, ends: bool, row: Row) -> str:
+    """Return a cell of a sweep, with its interval if wide (`ends`), or why it has no value."""
+    key, seeds, lost, reached = column.key, row["seeds"], row["diverged"], row.get("reached")
+    if key == "final_loss" and lost:
+        return "diverged" if lost == seeds else f"{lost:g} of {seeds:g} diverged"
+    if key == "time_to_target_s" and reached is not None and reached < seeds:
         return f"{reached:g} of {seeds:g} seeds" if reached else "not reached"
-    return wording.cell(estimate_of(row, "time_to_target_s"), "s", usual)
+    if row.get(key) is None:
+        return "-"
+    estimate = estimate_of(row, key)
+    if key == "time_to_target_s":
+        return wording.cell(estimate, "s", usual)
+    shown = loss_in_table(row[key], digits) if key == "final_loss" else column.show(estimate.value)
+    if not ends or estimate.narrow:
+        return shown
+    return shown + "".join(wording.cell(estimate, column.unit).partition(" (")[1:])
