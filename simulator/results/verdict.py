@@ -260,23 +260,15 @@ class Verdict:
     def keys(self) -> dict[str, Any]:
         """The document `pick`, which states the order behind the verdict.
 
-        `alternatives`: labels that are not worse than the pick at 90 %; `ties`: those within
-        `margin` (a share) at 90 %; `not_separated`: all others of them; `seeds_to_decide`: None if
-        unknown or above `order.MOST`.
+        `alternatives`: the other candidates; `seeds_to_decide`: None if unknown or above
+        `order.MOST`.
         """
         ranked, label = self.order, self.pick
         value = ranked.estimates.get(label or "")
-        moved = [] if label in (ranked.best, None) else [ranked.best]
-
-        def others(labels: Sequence[str]) -> list[str]:
-            return [*moved, *(other for other in labels if other not in (label, *moved))]
-
         document = {
             "label": label,
             "decided": self.decided,
-            "alternatives": others(sorted(ranked.open, key=ranked.value)),
-            "ties": others(ranked.equivalent),
-            "not_separated": ranked.unsettled,
+            "alternatives": self.candidates[1:],
             "margin": ranked.margin,
             "seeds_to_decide": ranked.seeds,
             "measure": self.question.measure,

@@ -36,7 +36,8 @@ def pick(*given):
     verdict = of_runs(*given)
     codes = {reason.code for reason in verdict.reasons}
     open_ = verdict.would_decide.code if verdict.would_decide else None
-    return verdict.keys | {"verdict": verdict, "codes": codes, "would_decide": open_}
+    order = {"ties": verdict.order.equivalent, "not_separated": verdict.order.unsettled}
+    return verdict.keys | order | {"verdict": verdict, "codes": codes, "would_decide": open_}
 
 
 def groups_reaching(**times):

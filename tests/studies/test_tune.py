@@ -231,14 +231,12 @@ def test_simplicity_chooses_among_equivalents_alone():
     near = contender("local-sgd", *(base + np.array([0.1, -0.05, 0.1, -0.08])), tau=8)
     slow = contender("ssgd", 9.0, 24.0, 10.0, 14.6)
     both, three = result(best, slow), result(best, near, slow)
-    assert (both.pick["label"], both.pick["ties"]) == (best.candidate.label, [])
-    assert both.pick["not_separated"] == ["ssgd"]
+    assert (both.pick["label"], both.tied) == (best.candidate.label, [])
+    assert both.order.unsettled == ["ssgd"]
     assert both.verdict.candidates == [best.candidate.label, "ssgd"]
     assert both.verdict.would_decide.code == "seeds"
-    assert (three.pick["label"], three.pick["ties"]) == (
-        near.candidate.label,
-        [best.candidate.label],
-    )
+    assert three.pick["label"] == near.candidate.label
+    assert three.verdict.candidates[:2] == [near.candidate.label, best.candidate.label]
     assert (both.pick["decided"], three.pick["decided"]) == (False, False)
 
 
