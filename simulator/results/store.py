@@ -499,15 +499,11 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
             raise InputError(f"{path}: {state}") from None
     with untrusted.refused(whole, REPEAT, "not written by Paceline"):
         document = untrusted.document(text)
-        demand_schema(document["schema"], whole)
+        schema = document["schema"]
+        if schema != SCHEMA or isinstance(schema, bool):
+            raise InputError(
+                f"{whole}: written by another version of Paceline (schema {schema!r}; this one "
+                f"reads {SCHEMA}); use that version"
+            )
         demand_shape(Owned, document)
     return document
-
-
-def demand_schema(schema: object, file: Path) -> None:
-    """Raise InputError for a document of another version of Paceline."""
-    if schema != SCHEMA or isinstance(schema, bool):
-        raise InputError(
-            f"{file}: written by another version of Paceline (schema {schema!r}; this one reads "
-            f"{SCHEMA}); use that version"
-        )

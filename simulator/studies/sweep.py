@@ -44,11 +44,6 @@ LINES = 21  # more lines are unreadable
 DECADE = 8  # ratio of values above which their axis is logarithmic
 
 
-def figures(result: "SweepResult") -> dict[str, bytes]:
-    """Return the figure by file name; {} if `chart` returns None."""
-    return drawing.files({"sweep": result._chart()})
-
-
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:
     """Chart a quantity against a key with numbers; None for more than two keys or `LINES` lines."""
     varied = {key: values for key, values in vary.items() if len(values) > 1}
@@ -72,15 +67,11 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
         look, band = Look.at(index), (low / size, high / size)
         drawn.append(Line(label, x, mean / size, look, band, marks="all", key=f"l{index}"))
     means = np.concatenate([np.asarray(line.y) for line in drawn])
-    across, up = _across(key, places, unit), fitted(name, means[np.isfinite(means)])
+    log = min(places) > 0 and max(places) >= DECADE * min(places)
+    across = Axis(f"{key} ({unit})" if unit else key, log=log)
+    up = fitted(name, means[np.isfinite(means)])
     caption = _caption(rows, measure) + (f"; lines: by {second}" if second else "")
     return Chart(title, caption, [Panel(across, up, drawn)])
-
-
-def _across(key: str, places: Sequence[float], unit: str) -> Axis:
-    """Return the axis of a key."""
-    log = min(places) > 0 and max(places) >= DECADE * min(places)
-    return Axis(f"{key} ({unit})" if unit else key, log=log)
 
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
@@ -424,7 +415,7 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
     document["scenario"]["table"] = result.scenario.table
     files = {"sweep.csv": csv_table(result.rows)}
     style.save(
-        partial(figures, result),
+        lambda: drawing.files({"sweep": result._chart()}),
         lambda figures: directory.replace({**files, **figures}, document),
         directory.path,
     )

@@ -631,7 +631,7 @@ def test_numbers_are_kept_where_figures_fail(tmp_path, monkeypatch, capsys):
 
     for module, command in (
         ("results.figures.curves.figures", "simulate my.toml --out s"),
-        ("studies.sweep.figures", "sweep my.toml --vary run.seeds=1,2 --jobs 1 --out w"),
+        ("studies.sweep.drawing.files", "sweep my.toml --vary run.seeds=1,2 --jobs 1 --out w"),
     ):
         monkeypatch.setattr(f"paceline.simulator.{module}", broken)
         assert paceline.command_line.run(command.split()) == 2

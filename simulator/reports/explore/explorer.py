@@ -134,7 +134,7 @@ def _counts(low: int, high: int, own: int) -> list[str]:
 def _sites(scenario: Scenario) -> Iterator[Control]:
     """Yield the slider of the number of sites, if there are several."""
     apart = scenario.network.regions or isinstance(scenario.objective, LearningCurve)
-    many = parts.count_sites(scenario) if scenario.cluster.group and apart else 1
+    many = len(parts.sites(scenario)) if scenario.cluster.group and apart else 1
 
     def changes(text: str) -> dict[KeyPath, Any]:
         table = parts.first_sites(scenario, int(text)).applied(scenario.table)

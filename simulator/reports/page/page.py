@@ -52,7 +52,9 @@ def html(every: Sequence[FoundRun]) -> str:
     """Return the page as HTML."""
     lines = series(every)
     parts = sections(every, lines)
-    scripts = {"plotly": _plotly(), "page": _file("figures.js")}
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415
+
+    scripts = {"plotly": str(get_plotlyjs()), "page": _file("figures.js")}
     # with their hashes, the page's content security policy lets these scripts run
     digests = (hashlib.sha256(text.encode(errors="replace")).digest() for text in scripts.values())
     template = _environment().get_template("page.html.j2")
@@ -89,13 +91,6 @@ def _origin(opened: FoundRun) -> dict[str, Any]:
         "machine": dict(fact for machine in machines for fact in machine),
         "notes": [*dict.fromkeys(notes)],
     }
-
-
-@cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415
-
-    return str(get_plotlyjs())
 
 
 def _file(name: str) -> str:

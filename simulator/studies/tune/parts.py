@@ -69,7 +69,7 @@ def scaled(law: Any, by: float) -> Any:
 
 def parts(scenario: Scenario) -> list[Part]:
     """Return the parts of the cluster that [tune] names, without repeats. Raises InputError."""
-    tune, places, sizes = scenario.tune, _places(scenario), _sizes(scenario)
+    tune, places, sizes = scenario.tune, sites(scenario), _sizes(scenario)
     names = [*(group.name for group in scenario.cluster.group), ""]
     made: dict[tuple[int, ...], str] = {}
     for index, count in enumerate(tune.sites):
@@ -92,14 +92,9 @@ def parts(scenario: Scenario) -> list[Part]:
     return [_part(scenario, name, counts) for counts, name in made.items()]
 
 
-def count_sites(scenario: Scenario) -> int:
-    """Return how many sites a scenario has."""
-    return len(_places(scenario))
-
-
 def first_sites(scenario: Scenario, count: int) -> Part:
     """Return the first `count` sites."""
-    chosen = np.sum([*_places(scenario).values()][:count], axis=0)
+    chosen = np.sum([*sites(scenario).values()][:count], axis=0)
     return _part(scenario, f"{count} site{'s' * (count > 1)}", tuple(chosen.tolist()))
 
 
@@ -109,7 +104,7 @@ def _sizes(scenario: Scenario) -> tuple[int, ...]:
     return (*sizes, scenario.cluster.workers - sum(sizes))
 
 
-def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
+def sites(scenario: Scenario) -> dict[Any, np.ndarray]:
     """Return the workers of each group, and of none, by site in the scenario's order."""
     cluster, sizes = scenario.cluster, _sizes(scenario)
     regions = [group.region or cluster.region for group in (*cluster.group, cluster)]

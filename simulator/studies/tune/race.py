@@ -199,7 +199,9 @@ class Race:
         One plus `SURE` standard errors of the relative differences to the best, seed by seed,
         pooled over contenders that reached the target at least once.
         """
-        leader = self.judge or self._leader()
+        there = [rival for rival in self.contenders.values() if rival.scores and rival.all_reached]
+        first = min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
+        leader = self.judge or first  # the best of those that reached the target with most seeds
         squares, freedom = 0.0, 0
         for rival in self.contenders.values() if leader else ():
             assert leader is not None
@@ -293,11 +295,6 @@ class Race:
         there = [rival for rival in self.contenders.values() if len(rival.scores) >= count > 0]
         means = (r.mean(count) for r in there if all(s.reached for s in r.scores[:count]))
         return min(means, default=math.inf)
-
-    def _leader(self) -> Contender | None:
-        """Return the best contender among those that reached the target with most seeds."""
-        there = [rival for rival in self.contenders.values() if rival.scores and rival.all_reached]
-        return min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
 
     def _round(self, seconds: float) -> float:
         return min(self.space.limit, float(f"{seconds:.3g}"))
