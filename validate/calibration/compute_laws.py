@@ -240,11 +240,8 @@ def _gamma(times: Array) -> Fit:
     from scipy import stats  # noqa: PLC0415 - a third of a second
 
     shape, _, scale = map(float, stats.gamma.fit(times, floc=0))
-    return (
-        families.Gamma.model_construct(mean=shape * scale, shape=shape),
-        "gamma",
-        (shape, 0.0, scale),
-    )
+    law = families.Gamma.model_construct(mean=shape * scale, shape=shape)
+    return law, "gamma", (shape, 0.0, scale)
 
 
 def _weibull(times: Array) -> Fit:
@@ -253,11 +250,8 @@ def _weibull(times: Array) -> Fit:
 
     center, spread = map(float, stats.gumbel_l.fit(np.log(times)))
     shape, scale = 1 / spread, math.exp(center)
-    return (
-        families.Weibull.model_construct(scale=scale, shape=shape),
-        "weibull_min",
-        (shape, 0.0, scale),
-    )
+    law = families.Weibull.model_construct(scale=scale, shape=shape)
+    return law, "weibull_min", (shape, 0.0, scale)
 
 
 def _pareto(times: Array) -> Fit:
