@@ -804,41 +804,32 @@ def _figures(kinds: str) -> Iterator[None]:
 
 
 def _progress(doing: str = "simulating", what: str = "runs", *, known: float = KNOWN) -> Any:
-    """Return a callback that prints progress after ten seconds, then twice a minute."""
+    """Return a callback that prints progress after ten seconds, then twice a minute.
+
+    The remaining time follows from a part's mean rate, once the share `known` of it is done.
+    """
     if _quiet.get():
         return None
-    rest, start = Remaining(known), time.monotonic()
-    last = start
+    start = last = time.monotonic()
+    began, before, earlier = 0.0, 0.0, inf
 
     def show(done: float, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        left = rest.words(now, done, total)
-        if now - last >= (SILENCE if last > start else FIRST) and done != total:
-            last = now
-            _note(f"{doing}: {done:.3g} of {total} {what}{left and f', {left}'}")
-
-    return show
-
-
-class Remaining:
-    """Estimator of the remaining time, by a part's mean rate once the share `known` is done."""
-
-    def __init__(self, known: float) -> None:
-        self._known, self._began, self._before, self._done = known, 0.0, 0.0, inf
-
-    def words(self, now: float, done: float, total: float) -> str:
-        """Return the remaining time in words, and the current work; "" if unknown."""
+        nonlocal last, began, before, earlier
         from paceline.simulator.studies.executors import UNDER_WAY
 
-        if done < self._done:  # at first, and when another part begins
-            self._began, self._before = now, done
-        self._done = done
-        if done - self._before < self._known * total:
-            return ""
-        rest = (now - self._began) * (total - done) / (done - self._before)
-        left = f"about {rest / 60:.0f} min left" if rest >= 30 else "less than 1 min left"
-        return f"{left}, at {name}" if (name := UNDER_WAY.get()) else left
+        now, left = time.monotonic(), ""
+        if done < earlier:  # at first, and when another part begins
+            began, before = now, done
+        earlier = done
+        if done - before >= known * total:
+            rest = (now - began) * (total - done) / (done - before)
+            left = f", about {rest / 60:.0f} min left" if rest >= 30 else ", less than 1 min left"
+            left += f", at {name}" if (name := UNDER_WAY.get()) else ""
+        if now - last >= (SILENCE if last > start else FIRST) and done != total:
+            last = now
+            _note(f"{doing}: {done:.3g} of {total} {what}{left}")
+
+    return show
 
 
 def main() -> None:
