@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import paceline
 from paceline.simulator.inputs.messages import toml
@@ -77,32 +77,18 @@ def filled(page: str, mark: str, text: str) -> str:
 
 def parameters(program: Program) -> str:
     """Return the table of a program's parameters, and a line on its recovery policies."""
-    described = program.describe()
-    rows = [
-        (f"`{key}`", default(program, key, about["default"]), about["unit"], meaning(program, key))
-        for key, about in described.items()
-    ]
+    rows = []
+    for key, about in program.describe().items():
+        field, value = program.parameters.model_fields[key], about["default"]
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        listed = ", ".join(f"`{toml(choice)}`" for choice in choices)
+        meaning = f"{field.description}: {listed}" if choices else field.description or ""
+        default = (value or "") if field.default is None else f"`{toml(value)}`"
+        default = "required" if field.is_required() else default
+        rows.append((f"`{key}`", default, about["unit"], meaning))
     policies = ", ".join(f"`{policy}`" for policy in program.recovers)
     crash = f"When a worker crashes, [`recovery.policy`](../failures.md) may be {policies}."
     return f"{table(('parameter', 'default', 'unit', 'meaning'), rows)}\n\n{crash}"
-
-
-def default(program: Program, key: str, value: Any) -> str:
-    """Return a default as in a scenario, or "required", or its description."""
-    field = program.parameters.model_fields[key]
-    if field.is_required():
-        return "required"
-    if value is None:
-        return ""
-    return str(value) if field.default is None else f"`{toml(value)}`"
-
-
-def meaning(program: Program, key: str) -> str:
-    """Return the description of a parameter, with its values if they are few."""
-    field = program.parameters.model_fields[key]
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    listed = ", ".join(f"`{toml(choice)}`" for choice in choices)
-    return f"{field.description}: {listed}" if choices else field.description or ""
 
 
 def figures(page: str, name: str) -> dict[str, str]:
