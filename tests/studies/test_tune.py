@@ -458,16 +458,6 @@ def entrants(*rows):
     return race
 
 
-def test_who_was_given_up_comes_back_where_the_best_fails_in_the_end():
-    race = entrants(("first", 5.0, 6.0, 5.5, math.inf), ("cut", None, None))
-    race.contenders["cut"].stopped = "cut"
-    assert labels(race.readmitted()) == ["cut"]
-    assert race.contenders["cut"].stopped == ""
-    race = entrants(("first", 5.0, 6.0, 5.5, 5.2), ("cut", None, None))
-    race.contenders["cut"].stopped = "cut"
-    assert not race.readmitted()
-
-
 def test_the_best_is_not_given_up_because_a_sum_is_rounded():
     values = (5.1, 5.7, 5.1)
     assert sum(values) > 3 * float(np.mean(values))

@@ -2,7 +2,7 @@
 
 All share their seeds (common random numbers). A run is cut as soon as its configuration's mean must
 exceed the best by `margin` (adaptive capping: Hutter, Hoos, Leyton-Brown and Stützle, JAIR 2009).
-Others run again for longer. One that was given up comes back if the final best requires it.
+Others run again for longer.
 
 Configurations are proposed in batches of a fixed size, by a generator seeded by the batch, from the
 outcomes of earlier batches. So neither the number of processes nor an interruption changes the
@@ -146,9 +146,9 @@ class Contender:
 class Race:
     """The contenders that have run so far, by label; `seeds`: all seeds they may run.
 
-    `seed`: the seed of proposals; `refused`: the reasons for refused combinations; `judge`: the
-    reference for all, once it has run with all seeds. `runs`: runs that were needed; `resumed`: how
-    many of them were stored before. `reported`: the configurations of `total` in the last report.
+    `seed`: the seed of proposals; `refused`: the reasons for refused combinations; `runs`: runs
+    that were needed; `resumed`: how many of them were stored before; `reported`: the configurations
+    of `total` in the last report.
     """
 
     space: Space
@@ -159,7 +159,6 @@ class Race:
     progress: Progress | None = None
     contenders: dict[str, Contender] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    judge: Contender | None = None
     runs: int = 0
     resumed: int = 0
     reported: float = 0.0
@@ -182,17 +181,6 @@ class Race:
             if (over or count < len(self.seeds)) and self._out(contender, self.margin(count)):
                 contender.stopped = "cut"
 
-    def readmitted(self) -> list[Contender]:
-        """Readmit contenders that the final best does not rule out with all its seeds."""
-        there = [rival for rival in self.contenders.values() if not rival.stopped]
-        self.judge = min(there, key=Contender.mean)
-        again = []
-        for rival in self.contenders.values():
-            if rival.stopped and not self._out(rival, self.margin(len(rival.scores))):
-                rival.stopped = ""
-                again.append(rival)
-        return again
-
     def margin(self, count: int) -> float:
         """Return the factor above the best mean over `count` seeds that excludes a contender.
 
@@ -200,8 +188,8 @@ class Race:
         pooled over contenders that reached the target at least once.
         """
         there = [rival for rival in self.contenders.values() if rival.scores and rival.all_reached]
-        first = min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
-        leader = self.judge or first  # the best of those that reached the target with most seeds
+        # the best of those that reached the target with most seeds
+        leader = min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
         squares, freedom = 0.0, 0
         for rival in self.contenders.values() if leader else ():
             assert leader is not None
@@ -271,9 +259,6 @@ class Race:
     def _out(self, contender: Contender, margin: float) -> bool:
         """Return whether a contender is surely worse than the best."""
         count = len(contender.scores)
-        failed = [score.penalised for score in contender.scores if self._failed(score)]
-        if self.judge and (failed or not self.judge.all_reached):
-            return sum(failed) > sum(score.penalised for score in self.judge.scores)
         best = self._best(count)
         total = sum(map(self._known, contender.scores))
         worse = total > (1 + ROUNDING) * best * count  # the best itself is not
@@ -290,8 +275,6 @@ class Race:
 
     def _best(self, count: int) -> float:
         """Return the best mean over `count` seeds; infinite if no contender reached the target."""
-        if self.judge:
-            return self.judge.mean(count) if self.judge.all_reached else math.inf
         there = [rival for rival in self.contenders.values() if len(rival.scores) >= count > 0]
         means = (r.mean(count) for r in there if all(s.reached for s in r.scores[:count]))
         return min(means, default=math.inf)
@@ -317,9 +300,6 @@ class Race:
             self._batch(points)
             proposed, batch = proposed + wanted, batch + 1
             self.say()
-        while self.contenders and (again := self.readmitted()):
-            self.reported = 0.0
-            self._run_rounds(again)
         return list(self.contenders.values())
 
     def _proposal(self, generator: np.random.Generator) -> Point:
