@@ -38,27 +38,6 @@ def over_seeds(values: Sequence[Any]) -> Any:
     return there[0] if isinstance(there[0], str) else sum(there) / len(there)
 
 
-def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | None:
-    """Return a row for each group of sampled clients; None without sampling.
-
-    `gradients`: the group's share of the model's gradients, estimated from its used computing time
-    and mean step time.
-    """
-    steps = np.array(scenario.team.mean_compute)
-    if runs[0].gradients is None or not steps.all():
-        return None
-    made = np.sum([run.workers["compute"] for run in runs], axis=0) / steps
-    groups = np.array([worker.group for worker in scenario.team.workers])
-    return [
-        {
-            "group": group or None,
-            "clients": int((groups == group).sum()),
-            "gradients": float(made[groups == group].sum() / made.sum()) if made.sum() else None,
-        }
-        for group in dict.fromkeys(groups.tolist())
-    ]
-
-
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
     shares = ("saturated", "down")

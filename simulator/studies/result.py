@@ -81,7 +81,6 @@ class Result(Display):
             "failures": usage.over_seeds([run.failures for run in runs]),
             "network": {"lines": usage.lines(runs)} if runs[0].lines else None,
             "workers": usage.over_seeds([run.workers for run in runs]),
-            "clients": usage.clients(scenario, runs),
             "bottleneck": usage.bottleneck(scenario.under(algorithm), algorithm, runs),
             **consumption.summary(scenario, runs, model, stated),
         }
