@@ -2,8 +2,8 @@
 
 To add one, compute it in `statistics.summarise` and append it to columns.toml. It then appears in
 sweep.csv and the sweep's JSON (the mean or median over seeds, and its interval),
-in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the report page's table
-of results. `shown_in` limits these places.
+and in the tables of `paceline simulate` and `paceline sweep`, on the terminal and on a page.
+`shown_in` limits these.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,7 @@ from ..inputs import untrusted
 from . import intervals, statistics, wording
 
 Summary = Mapping[str, Any]
-SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
-EVERYWHERE = (SIMULATE, SWEEP, PAGE)
+SIMULATE, SWEEP = EVERYWHERE = ("simulate", "sweep")  # outputs that show columns
 MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # parts of a column in a row
 
 STATED = {

@@ -147,10 +147,7 @@ def _compare_all(
     def compared(
         one: np.ndarray, other: np.ndarray, errors: np.ndarray | None
     ) -> tuple[bool, bool]:
-        """Return whether the other is surely larger, and whether both are surely within the margin.
-
-        The margin is tested by two one-sided tests.
-        """
+        """Return whether the other is surely larger, and whether it is surely within the margin."""
         larger, wide = exceeds(other, one, errors=errors), 1 + means.margin
         if np.array_equal(one, other):
             one = other = np.ones_like(one)
@@ -195,10 +192,7 @@ def _twice(values: Values, exact: bool) -> np.ndarray:
 
 
 def _by_count(values: Scores, best: str | None) -> Order:
-    """Order by the number of seeds with a score, then by the median (McNemar's exact test).
-
-    No alternatives are equivalent, because a missing score shows no distance.
-    """
+    """Order by the number of seeds with a score, then by the median (McNemar's exact test)."""
     from scipy.special import bdtr  # noqa: PLC0415 - 0.2 s
 
     counts = {label: int(np.isfinite(scores).sum()) for label, scores in values.items()}
@@ -216,12 +210,7 @@ def _by_count(values: Scores, best: str | None) -> Order:
 
 
 def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | None:
-    """Return about how many seeds settle whether `other` is worse or equivalent.
-
-    The gap that more seeds will show is predicted from the gap and the spread so far. It stays
-    unsettled between `MARGIN` minus the half-width of the interval, and that half-width. None if
-    `MOST` seeds are not enough, or the spread is unknown.
-    """
+    """Return about how many seeds settle whether `other` is worse or equivalent; None: unknown."""
     from scipy.special import stdtr, stdtrit  # noqa: PLC0415
 
     mean, seeds = float(np.mean(one)), one.size

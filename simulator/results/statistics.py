@@ -236,10 +236,7 @@ def estimated(values: Sequence[float], estimate: Estimate | None = None) -> dict
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """Return a column's means over seeds: of the first value, the last value, and over time.
-
-    A seed that diverged has neither a last loss nor a mean.
-    """
+    """Return a column's means over seeds; one that diverged has neither a last loss nor a mean."""
     runs = [run for run in runs if run.curve[column]]
     lost = [math.nan if column == "loss" and diverged(run) else 0.0 for run in runs]
     last = [run.curve[column][-1] + nan for run, nan in zip(runs, lost, strict=True)]
