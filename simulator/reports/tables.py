@@ -162,7 +162,9 @@ def of_search(rows: Sequence[Row], tune: Row) -> Columns:
     columns: Columns = {"configuration": configuration}
     columns[f"{says}\n({usual})" if usual else says] = value
     if base := next((row["to_reference"] for row in rows if row["to_reference"]), None):
-        columns[f"loss above {base['label']}\n({USUAL})"] = wording.above_reference
+        columns[f"loss above {base['label']}\n({USUAL})"] = partial(
+            wording.above_reference, "to_reference", "interval"
+        )
     if judged := wording.judged(rows):
         words, of, estimate = judged
         columns[f"{words}\n({USUAL})"] = lambda row: wording.cell(estimate(row), of)

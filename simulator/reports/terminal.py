@@ -60,14 +60,10 @@ def language(result: "Result") -> list[Table]:
     rows = [{"label": row["label"], **result.language(row)} for row in result.algorithms]
     if not any("perplexity" in row for row in rows):
         return []
-
-    def against(row: Row) -> str:
-        above = row.get("above")
-        return wording.above(above["value"], above["interval90"]) if above else "-"
-
     columns: dict[str, Cell] = {"loss at the end": named}
     columns["perplexity"] = lambda row: number(row["perplexity"], 4) if "perplexity" in row else "-"
     if baseline and len(rows) > 1:
+        against: Cell = partial(wording.above_reference, "above", "interval90")
         columns[f"loss against\n{baseline} ({USUAL})"] = partial(_stacked, against)
     return [_table(rows, columns)]
 

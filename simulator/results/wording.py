@@ -85,10 +85,10 @@ def above(share: float, interval: Sequence[float] | None) -> str:
     return (NO_GAIN if gain else f"{share:+z.2%}") + (f" ({ends})" if ends else "")
 
 
-def above_reference(row: Mapping[str, Any]) -> str:
-    """Format the loss of a configuration above that of data-parallel training."""
-    share = row.get("to_reference")
-    return above(share["value"], share["interval"]) if share else "-"
+def above_reference(key: str, ends: str, row: Mapping[str, Any]) -> str:
+    """Format the loss above that of data-parallel training, which a row has under `key`."""
+    share = row.get(key)
+    return above(share["value"], share[ends]) if share else "-"
 
 
 Judged = tuple[str, str, Callable[[Mapping[str, Any]], Estimate]]
