@@ -133,7 +133,10 @@ def _changes(
     before = _paces(run, scenario, base)
     for what in ("bandwidth", "latency"):
         for factor, words in FACTORS.items():
-            table = _changed(scenario, what, factor)
+            # whatever delays an average: its hops, their spread, or its stated time
+            keys = [what] if what == "bandwidth" else ["latency", "jitter", "duration"]
+            table = deepcopy(scenario.table)
+            put(table, multiplied(scenario, factor, *keys))
             if table != scenario.table:
                 after = _paces(run, _parsed(opened, table), base)
                 pairs = {label: (after[label], before[label]) for label in base}
@@ -149,14 +152,6 @@ def _changes(
     whole = scenario.run.target_loss is None and scenario.run.duration is None
     if isinstance(scenario.objective, LearningCurve) and whole:
         yield "twice the steps", {k: _longer(run, scenario, k, one) for k, one in base.items()}
-
-
-def _changed(scenario: Scenario, what: str, by: float) -> dict[str, Any]:
-    """Return a scenario's table with `by` times the latency or the bandwidth."""
-    keys = [what] if what == "bandwidth" else ["latency", "jitter", "duration"]
-    table = deepcopy(scenario.table)
-    put(table, multiplied(scenario, by, *keys))
-    return table
 
 
 def _paces(
