@@ -21,6 +21,7 @@ FARTHEST = 1e6  # times the first loss: higher losses are not shown
 LOWEST = 0.02  # share of a mean's points that may lie below the axis of a loss
 EARLY = 0.1  # share of a run whose high losses may lie above the axis
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
+MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
 Grid = tuple[np.ndarray, np.ndarray]
 """Times (points,), and every seed's values at them (seeds, points)."""
 
@@ -103,7 +104,7 @@ def over_time(
     With a `target`, marks show when the loss reaches it. The time axis becomes logarithmic if
     durations span a decade.
     """
-    grids = [on_a_grid(line.runs, column) for line in lines]
+    grids = [on_a_grid(line.runs, column, len(lines)) for line in lines]
     ends = [times[-1] for times, _ in grids]
     shortest, longest = min(ends), max(ends)
     size, unit = time_unit(longest)
@@ -204,18 +205,20 @@ def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
     return np.asarray(means[shown])
 
 
-def on_a_grid(runs: Sequence[Run], column: str) -> Grid:
+def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
     """Return common times (points,), and each seed's values at them (seeds, points).
 
     Values are linear between evaluations, except tau, which is constant. No time lies between the
-    start and the first evaluation. `EVEN` times are spaced evenly, `GEOMETRIC` geometrically.
+    start and the first evaluation. `EVEN` times are spaced evenly, `GEOMETRIC` geometrically; there
+    are fewer if there are more than `MANY` lines.
     """
     times = [np.array(run.curve["time"]) for run in runs]
     first, last = max(time[0] for time in times), min(time[-1] for time in times)
     soon = max(first, *(time[time > 0][:1].min(initial=last) for time in times))
+    even, geometric = (max(16, points * MANY // max(lines, MANY)) for points in (EVEN, GEOMETRIC))
     grid = np.array([first])
     if soon < last:
-        rest = np.linspace(soon, last, EVEN), np.geomspace(soon or last / EVEN, last, GEOMETRIC)
+        rest = np.linspace(soon, last, even), np.geomspace(soon or last / even, last, geometric)
         grid = np.union1d(grid, np.concatenate(rest))
     elif last > first:
         grid = np.array([first, last])
