@@ -27,6 +27,7 @@ from paceline.simulator.inputs.messages import visible
 if TYPE_CHECKING:
     from paceline.simulator.results.store import Destination
     from paceline.simulator.scenario.scenario import Scenario
+    from paceline.simulator.studies.execution import Progress
 
 # Plain help, because rich would cost `paceline --help` 50 ms of its 150.
 app = typer.Typer(
@@ -143,8 +144,8 @@ def _study(
     if "jobs" in given and given["jobs"] is None:
         brief = not suffix and size.brief(loaded, given["seeds"])
         given["jobs"] = 1 if brief else cores()
-    with _resumable(where), _figures(given.pop("figure")):
-        yield loaded, {"out": where, "progress": _progress(*bar), **given}
+    with _resumable(where), _figures(given.pop("figure")), _progress(*bar) as progress:
+        yield loaded, {"out": where, "progress": progress, **given}
 
 
 @app.callback(invoke_without_command=True)
@@ -305,7 +306,7 @@ def _tune(scenario: str, objective: str | None = None, trials: int = 256, **give
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
 
-    with _study(scenario, "-tune", "tuning", "parts", **given) as (loaded, how):
+    with _study(scenario, "-tune", "tuning", "parts, left", **given) as (loaded, how):
         result = tune(loaded, objective=objective, trials=trials, **how)
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were finished before")
@@ -337,7 +338,7 @@ def _validate(
         raise InputError("validate: no scenario; write a SCENARIO, or --matrix")
     from paceline.simulator.reports import terminal
 
-    with _study(scenario, "-validate", "training", "real runs", **given) as (loaded, how):
+    with _study(scenario, "-validate", "training", "real runs, left", **given) as (loaded, how):
         validation = _torch("paceline.validate.validation")
         result = validation.validate(loaded, device=device, **how)
     if result.resumed:
@@ -357,8 +358,7 @@ def _matrix(scenario: str | None, only: str | None, report: Path, device: str, o
         raise InputError(f"validate --matrix uses fixed scenarios; omit {scenario}")
     names = None if only is None else [name.strip() for name in only.split(",")]
     module = _torch("paceline.validate.matrix.matrix")
-    progress = _progress("training", "real runs")
-    with _resumable(out):
+    with _resumable(out), _progress("training", "real runs, left") as progress:
         result = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note
         )
@@ -396,7 +396,7 @@ def _reproduce(
     from paceline.simulator.studies.papers.reproduce import NAMES, REAL, reproduce
 
     names = NAMES if paper is None else (paper,)
-    with _resumable(out):
+    with _resumable(out), _progress("reproducing", "claims", known=inf) as progress:
         claims = reproduce(
             names,
             full=full,
@@ -405,7 +405,7 @@ def _reproduce(
             jobs=jobs,
             out=out,
             report=report or out,
-            progress=_progress("reproducing", "claims", known=inf),
+            progress=progress,
         )
     parts = [terminal.claims(claims["claims"]), terminal.verdicts(claims["summary"])]
     page = "real-data.md" if paper == REAL else "reproduction.md"
@@ -473,15 +473,16 @@ def _probe(
 
     # checked before a minute of measurement, whose numbers would be lost
     where = free_file(where, None, given=out is not None, overwrite=overwrite)
-    profile = module.probe(
-        model=model,
-        data=data,
-        batch=batch,
-        workers=counts,
-        device=device,
-        network=network,
-        progress=_progress("probing", "teams"),
-    )
+    with _progress("probing", "teams, left") as progress:
+        profile = module.probe(
+            model=model,
+            data=data,
+            batch=batch,
+            workers=counts,
+            device=device,
+            network=network,
+            progress=progress,
+        )
     profile.write(where)
     _note_name(where, PROFILE_FILE, out)
     summary = _torch("paceline.validate.calibration.terminal").probe
@@ -523,8 +524,8 @@ def _calibrate(
         lines = [line for path in runs for line in module.explain(path, allow_paths=allow_paths)]
         return lambda: {"lines": lines}, lambda: lines, ()
     _torch("paceline.validate.calibration.profile").require_writable(where)
-    progress = _progress("calibrating", "steps")
-    result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
+    with _progress("calibrating", "steps, left") as progress:
+        result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     where = result.profile.write(where, given=out is not None, overwrite=overwrite)
     _note_name(where, PROFILE_FILE, out)
     tables, line = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
@@ -803,33 +804,62 @@ def _figures(kinds: str) -> Iterator[None]:
         yield
 
 
-def _progress(doing: str = "simulating", what: str = "runs", *, known: float = KNOWN) -> Any:
-    """Return a callback that prints progress after ten seconds, then twice a minute.
+@contextmanager
+def _progress(
+    doing: str = "simulating", what: str = "runs, left", *, known: float = KNOWN
+) -> "Iterator[Progress | None]":
+    """Show progress on stderr: a bar, or lines without a terminal; yield the callback."""
+    rest = Remaining(known)
+    if _quiet.get() or not sys.stderr.isatty():
+        yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"), rest)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    The remaining time follows from a part's mean rate, once the share `known` of it is done.
-    """
-    if _quiet.get():
-        return None
+    columns = doing, BarColumn(), MofNCompleteColumn(), what, TextColumn("{task.fields[left]}")
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", left="")
+
+        def show(done: float, total: int) -> None:
+            left = rest.words(time.monotonic(), done, total)
+            bar.update(task, completed=done, total=total, left=left)
+
+        yield show
+
+
+def _lines(doing: str, what: str, rest: "Remaining") -> "Progress":
+    """Return a callback that prints progress after ten seconds, then twice a minute."""
     start = last = time.monotonic()
-    began, before, earlier = 0.0, 0.0, inf
 
     def show(done: float, total: int) -> None:
-        nonlocal last, began, before, earlier
-        from paceline.simulator.studies.executors import UNDER_WAY
-
-        now, left = time.monotonic(), ""
-        if done < earlier:  # at first, and when another part begins
-            began, before = now, done
-        earlier = done
-        if done - before >= known * total:
-            rest = (now - began) * (total - done) / (done - before)
-            left = f", about {rest / 60:.0f} min left" if rest >= 30 else ", less than 1 min left"
-            left += f", at {name}" if (name := UNDER_WAY.get()) else ""
+        nonlocal last
+        now = time.monotonic()
+        left = rest.words(now, done, total)
         if now - last >= (SILENCE if last > start else FIRST) and done != total:
             last = now
-            _note(f"{doing}: {done:.3g} of {total} {what}{left}")
+            _note(f"{doing}: {done:.3g} of {total} {what}{left and f', {left}'}")
 
     return show
+
+
+class Remaining:
+    """Estimator of the remaining time, by a part's mean rate once the share `known` is done."""
+
+    def __init__(self, known: float) -> None:
+        self._known, self._began, self._before, self._done = known, 0.0, 0.0, inf
+
+    def words(self, now: float, done: float, total: float) -> str:
+        """Return the remaining time in words, and the current work; "" if unknown."""
+        from paceline.simulator.studies.executors import UNDER_WAY
+
+        if done < self._done:  # at first, and when another part begins
+            self._began, self._before = now, done
+        self._done = done
+        if done - self._before < self._known * total:
+            return ""
+        rest = (now - self._began) * (total - done) / (done - self._before)
+        left = f"about {rest / 60:.0f} min left" if rest >= 30 else "less than 1 min left"
+        return f"{left}, at {name}" if (name := UNDER_WAY.get()) else left
 
 
 def main() -> None:

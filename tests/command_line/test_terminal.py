@@ -185,7 +185,7 @@ def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
     executors.UNDER_WAY.set("")  # of earlier commands in this process
     now = iter([0, 0, 1000, 3000, 3000, 3020, 3060, 3080, 3120])
     monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
-    show = paceline.command_line._progress("training")
+    show = paceline.command_line._lines("training", "runs", paceline.command_line.Remaining(0.01))
     for done in (0, 5, 10, 0, 0, 0, 1, 2):
         show(done, 10)
     actual = capsys.readouterr().err.splitlines()
