@@ -364,16 +364,11 @@ def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
 
 
 def _steps(sources: Sequence[Source]) -> dict[int, np.ndarray]:
-    """Return step times (seconds) by rank, with all runs in one array.
-
-    Durations are the drawn ones if steps were stretched, else measured; the first tenth is left
-    out. Draws are equal for all algorithms with one seed, and count once. Ranks without steps are
-    left out.
-    """
+    """Return step times (seconds) by rank after the first tenth, with all runs in one array."""
     parts: dict[int, list[np.ndarray]] = {}
     for source in sources:
         stretched, seeds = source.scenario.validation.compute == "stretched", dict[int, RunEvents]()
-        for run in source.runs:
+        for run in source.runs:  # stretched steps have the same draws under all algorithms
             seeds.setdefault(run.seed if stretched else len(seeds), run)
         for run in seeds.values():
             rows = run.events[run.events["kind"] == STEP]

@@ -96,13 +96,9 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
 
 
 def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | None]:
-    """Fit the terms of steps, and of starting collectives.
-
-    Programs do their arithmetic before or after a collective, so gaps cannot be assigned by the
-    next event. Least squares over programs that average more and less often separate the terms:
-    total gaps = steps and collectives times their terms. After a wait only the known gap between
-    two steps, `plain`, counts, because the rest affects only nodes that wait.
-    """
+    """Fit the terms of steps and of starting collectives, which least squares separate."""
+    # Programs do their arithmetic before or after a collective, so the next event does not tell
+    # whose a gap is. After a wait only `plain` counts, because the rest affects waiting nodes only.
     late, issued = _term(nodes, "step"), _term(nodes, "issue")
     workers = [node for node in nodes if node.count(STEP)]
     rows = np.array([(worker.count(STEP), worker.count(ISSUE)) for worker in workers], float)
@@ -349,6 +345,5 @@ def _standard_errors(base: Profile, workers: int) -> dict[str, float]:
     """Return a profile's relative standard errors for a number of workers."""
     stated: Mapping[str, float] = base.tables.get("calibration", {}).get("sd", {})
     counts = [table.get("workers") for table in base.tables.get("overhead", ())]
-
     used = [n for n, count in enumerate(counts) if count == workers or workers not in counts]
     return {name: hypot(*(stated.get(f"overhead.{n}.{name}", 0.0) for n in used)) for name in TERMS}

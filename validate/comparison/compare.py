@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from paceline.simulator.errors import InputError
@@ -140,11 +141,11 @@ class Comparison(Display):
     def medians(self) -> dict[str, float | None]:
         """Return the median absolute error of each quantity."""
         counted = [row for row in self.rows if row["counted"]]
-        errors = {row["quantity"]: list[float | None]() for row in counted}
-        for row in counted:
+        errors = {row["quantity"]: list[float]() for row in counted}
+        for row in (row for row in counted if row["error"] is not None):
             errors[row["quantity"]].append(row["error"])
         return {
-            quantity: quantities.median([abs(error) for error in values if error is not None])
+            quantity: float(np.median(np.abs(values))) if values else None
             for quantity, values in errors.items()
         }
 

@@ -184,11 +184,6 @@ def expected(row: Row, intervals: Row | None) -> Row:
     }
 
 
-def median(values: Sequence[float]) -> float | None:
-    """Return the median of the values; None without values."""
-    return float(np.median(values)) if values else None
-
-
 def ranks(rows: Mapping[str, Row]) -> float | None:
     """Return Kendall's tau-b (Kendall, 1938) of predicted and measured.
 

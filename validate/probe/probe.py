@@ -189,10 +189,7 @@ class _Stopwatch:
 
 
 def _codecs(bytes_of_model: int, device: torch.device) -> list[dict[str, str]]:
-    """Return [[codec]]: seconds beyond the raw codec, by size.
-
-    `compress`: seconds per vector; `decompress`: seconds per message of it.
-    """
+    """Return [[codec]]: seconds beyond the raw codec per vector, and per message of it."""
     table = {"cluster": {"workers": 2, "compute": "1 s"}, "model": {"parameters": COMPRESSED}}
     scenario, tables = _scenario(table | {"algorithm": [{"name": "ssgd", "lr": 1}]}, Path()), []
     for size in (bytes_of_model, *([COMPRESSED] if bytes_of_model <= LARGEST else [])):

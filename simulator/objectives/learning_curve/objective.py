@@ -234,17 +234,14 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
     noise = min(noise, LOUDEST * (law.floor + float(excess(end))))
     limits = min(SETTLED * gains.limit, FASTEST), min(1.0, gains.limit / SHARPEST)
-    parts = vars(shape(excess, law.floor, noise, _copies(algorithm), limits))
-    return Goal(**parts, expected=expected, averaged=gains.averaged, rate=1 / gains.signal)
-
-
-def _copies(algorithm: Algorithm) -> int:
-    """Return the copies of each mode, so that a sparse codec can omit entries."""
     keys = algorithm.parameters
-    ratio = getattr(keys.get("codec"), "ratio", 1.0)
     pieces = keys.get("buckets", keys.get("fragments", 1))
     count = pieces if isinstance(pieces, int) else len(pieces)
-    return math.ceil(count * max(1.0, LEAST_SENT / ratio) / MODES)
+    # so many copies of each mode that a sparse codec can omit entries
+    least_sent = max(1.0, LEAST_SENT / getattr(keys.get("codec"), "ratio", 1.0))
+    copies = math.ceil(count * least_sent / MODES)
+    parts = vars(shape(excess, law.floor, noise, copies, limits))
+    return Goal(**parts, expected=expected, averaged=gains.averaged, rate=1 / gains.signal)
 
 
 def expect(world: World, *, apart: float | None = None, counted: float | None = None) -> Expected:
@@ -301,24 +298,19 @@ def length(world: World) -> float:
     run, spec = scenario.run, scenario.objective
     enough = math.inf
     if run.target_loss is not None and isinstance(spec, LearningCurve):
-        enough = to_target(spec, world.workers, run.target_loss)
+        law, step = baseline(spec), spec.tokens * world.workers
+        seen = tokens = law.tokens_to(run.target_loss)
+        for _ in range(ITERATIONS) if 0 < seen < math.inf else ():
+            critical = _critical(spec, tokens)
+            progress = batch.progress(step, law.batch, critical.value)
+            tokens = law.even(seen, progress) / (law.batch * progress) * step
+        enough = max(tokens / step, 1.0)
     if enough < math.inf:
         return float(min(run.steps or math.inf, enough))
     if run.duration is None:
         return float(run.steps or 1)
     most = run.duration * scenario.team.ideal_rate / scenario.cluster.workers
     return float(min(run.steps or math.inf, most if math.isfinite(most) else 1e6))
-
-
-def to_target(spec: LearningCurve, workers: int, target: float) -> float:
-    """Return the steps to a loss in data-parallel training that ends there."""
-    law, step = baseline(spec), spec.tokens * workers
-    seen = tokens = law.tokens_to(target)
-    for _ in range(ITERATIONS) if 0 < seen < math.inf else ():
-        critical = _critical(spec, tokens)
-        progress = batch.progress(step, law.batch, critical.value)
-        tokens = law.even(seen, progress) / (law.batch * progress) * step
-    return max(tokens / step, 1.0)
 
 
 def _critical(spec: LearningCurve, tokens: float) -> Critical:
