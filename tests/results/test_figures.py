@@ -64,7 +64,7 @@ def test_every_figure_in_every_format(formats):
     assert all(data.startswith(b"\x89PNG") for name, data in files.items() if name.endswith("png"))
     assert all(b"<svg" in data for name, data in files.items() if name.endswith("svg"))
     assert all(data.startswith(b"%PDF") for name, data in files.items() if name.endswith("pdf"))
-    assert style.chosen_formats() == ("png", "svg")
+    assert style.CHOSEN.get() == ("png", "svg")
 
 
 def test_lines_are_named_and_seeds_shown():

@@ -23,7 +23,7 @@ def files(charts: Mapping[str, Chart | None]) -> dict[str, bytes]:
         f"{name}.{kind}": encode(chart, kind)
         for name, chart in charts.items()
         if chart
-        for kind in style.chosen_formats()
+        for kind in style.CHOSEN.get()
     }
 
 

@@ -23,7 +23,7 @@ SYMBOLS: Mapping[str, str] = _WRITTEN["symbols"]
 STYLE: dict[Any, Any] = _WRITTEN["settings"]
 GREY: str = STYLE["axes.edgecolor"]
 FORMATS = ("png", "svg", "pdf")
-_formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
+CHOSEN: ContextVar[tuple[str, ...]] = ContextVar("CHOSEN", default=("png", "svg"))  # of FORMATS
 LONG = 32  # characters of a line of a label
 
 
@@ -48,11 +48,11 @@ def formats(kinds: Sequence[str]) -> Iterator[None]:
     for kind in kinds:
         if kind not in FORMATS:
             raise InputError(f"--figure {kind}: unknown format; choose from {', '.join(FORMATS)}")
-    token = _formats.set(tuple(kinds))
+    token = CHOSEN.set(tuple(kinds))
     try:
         yield
     finally:
-        _formats.reset(token)
+        CHOSEN.reset(token)
 
 
 def save(
@@ -74,11 +74,6 @@ def save(
             "matplotlib's settings"
         ) from error
     write(figures)
-
-
-def chosen_formats() -> tuple[str, ...]:
-    """Return the formats of figures: PNG and SVG unless `formats` sets others."""
-    return _formats.get()
 
 
 def folded(label: str) -> str:
