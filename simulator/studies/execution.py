@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world
+from ..engines.dispatch import ENGINES, run_replicates, run_world
 from ..errors import InputError
 from ..inputs import paths, untrusted
 from ..objectives import plugins
@@ -19,7 +19,6 @@ from ..results import store
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario, World
 
-TOGETHER = 64  # most seeds that run at once: a killed command may lose them
 JOBS_PER_CORE = 32  # most processes: with more, a machine only swaps memory
 
 # Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.
@@ -72,11 +71,6 @@ class Execution:
         tasks = [Task(one, seeds.start, 0, self.engine) for one in scenario.algorithm]
         keys = [task.key(scenario) for task in tasks]
         return hashlib.sha256(store.dump([*keys, len(seeds), *more])).hexdigest()[:32]
-
-    def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
-        """Return how many of an algorithm's `seeds` seeds to run in one call."""
-        many = batches_seeds(World(scenario, algorithm), self.engine)
-        return min(TOGETHER, -(-seeds // self.jobs)) if many else 1
 
 
 def seed_range(scenario: Scenario, count: int | None, first: int) -> range:

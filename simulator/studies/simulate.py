@@ -5,16 +5,19 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from ..engines.dispatch import batches_seeds
 from ..load.load import Programs, loaded
 from ..objectives import plugins
 from ..results import statistics, store
 from ..results.run import Run
 from ..results.store import Destination
-from ..scenario.scenario import Scenario
+from ..scenario.scenario import Scenario, World
 from . import executors, links, size
 from .execution import Execution, Progress, Task, demand_algorithms, seed_range, settings
 from .executors import Place
 from .result import Result, save
+
+TOGETHER = 64  # most seeds that run at once: a killed command may lose them
 
 
 def simulate(  # noqa: PLR0913 - the options of the command
@@ -119,7 +122,8 @@ def _blocks(
     for (_, seeds), same in pairs:
         group = [*same]
         algorithm = tasks[group[0]].algorithm
-        count = execution.together(scenario, algorithm, len(group)) if seeds else 1
+        many = seeds and batches_seeds(World(scenario, algorithm), execution.engine)
+        count = min(TOGETHER, -(-len(group) // execution.jobs)) if many else 1
         shares += [group[start : start + count] for start in range(0, len(group), count)]
     return sorted(shares, key=lambda block: tasks[block[0]].seed)
 
