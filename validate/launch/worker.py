@@ -59,6 +59,7 @@ def _fork(path: Path, rank: int) -> int:
     status = 1
     try:
         clock.die_with_parent()
+        clock.name_process(f"rank {rank}")
         if os.getppid() != parent:
             os._exit(1)
         log = os.open(path.parent / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Clock:
             time.sleep(remaining)
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int | bytes) -> None:
     """Set an attribute of this process, on Linux only."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
@@ -48,3 +48,8 @@ def use_precise_timers() -> None:
 def die_with_parent() -> None:
     """Have the kernel kill this process as soon as its parent is gone."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Name this process for `ps` (at most 15 bytes)."""
+    prctl(PR_SET_NAME, name.encode())
