@@ -613,7 +613,7 @@ TOML = beside(__file__, "tune.toml")
 def command(folder, *arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "paceline", "tune", "killed.toml", "--jobs", "1", "--json",
-         "--trials", "60", *arguments],
+         "--trials", "300", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
