@@ -18,8 +18,8 @@ from scipy import stats
 
 import paceline
 import paceline.command_line
-from paceline.validate.comparison import attribution, quantities
 from paceline.validate.comparison import compare as comparing
+from paceline.validate.comparison import quantities
 from tests.command_line.test_command_line import run
 from tests.helpers.cases import beside, looped
 from tests.helpers.measured import given_as_real
@@ -209,7 +209,7 @@ def test_one_curve_tells_its_own_noise(world):
     """With other times other workers come first: asgd's loss differs by no model error."""
     result = compare(world(seeds=1), world(TAIL, seeds=1))
     row = result.of("loss_at_equal_steps")["asgd"]
-    assert abs(row["error"]) > attribution.LOOSE
+    assert abs(row["error"]) > comparing.LOOSE
     assert row["within_noise"] is True
     curve = curves(world(seeds=1), "asgd")[0]
     late = curve["step"] >= 0.8 * curve["step"][-1]
@@ -252,7 +252,7 @@ def test_slower_computing_explains_waiting_in_proportion(spent, slower, unit):
 
     one, p = world(compute, wait, communicate)
     other, m = world(slower * compute, slower * wait, communicate)
-    actual = attribution.causes(one, other, {"predicted": p, "measured": m, "error": p / m - 1})
+    actual = comparing.causes(one, other, {"predicted": p, "measured": m, "error": p / m - 1})
     assert actual["contention"] == pytest.approx(
         unit * (slower - 1) * (compute + wait), abs=unit * 1e-12
     )
