@@ -602,7 +602,8 @@ class _Case(NamedTuple):
         worths = [model.worth(groups[k], math.inf) for k, model in models]
         equal = at_equal_loss(losses, Compared(lasting, paces), base, worths)
         ranked = order(equal.values, equal.values, terms=self.terms, factors=equal.factors)
-        tokens = {k: _tokens(known.rows.get(k, {})) for k in groups}
+        used = {k: known.rows.get(k, {}).get("used") or {} for k in groups}
+        tokens = {k: used[k].get("tokens", {}).get("mean") or 1.0 for k in groups}
         most = max(tokens.values())
         ends = {k: float(np.mean(lasting[k])) * most / tokens[k] for k in groups}
         pick, why = quickest(ranked, losses, ends)
@@ -651,11 +652,6 @@ class _Case(NamedTuple):
         basis = self.known.bases.get(rest.get("pick") or ranked.best)
         rest |= {"reasons": self.reasons, "basis": basis}
         return conclude(question, ranked, compared, self.known, **rest)
-
-
-def _tokens(row: Row) -> float:
-    """Return the tokens of a row of `simulate`; 1 if they are not counted."""
-    return ((row.get("used") or {}).get("tokens") or {}).get("mean") or 1.0
 
 
 def of_equal_loss(base: str) -> Question:

@@ -1,4 +1,1 @@
-"""Compare predictions with measurements: `compare.compare`, which starts nothing.
-
-`quantities` makes the rows, and `attribution` names the cause of an error.
-"""
+"""Compare predictions with measurements: `compare.compare`, which starts nothing."""

@@ -1,8 +1,4 @@
-"""Report broken rules between settings: key at fault, problem and remedy.
-
-A rule is a condition, the path of the key at fault, and a reason, by which refusals.toml gives the
-sentence.
-"""
+"""Report broken rules between settings by the sentences of refusals.toml."""
 
 from collections.abc import Collection, Iterator
 from typing import NamedTuple

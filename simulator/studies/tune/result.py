@@ -43,11 +43,9 @@ def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[A
     knobs = [key for key in parameters if key != "lr" and parameters[key] != defaults.get(key)]
     departures = (candidate.name != "ssgd") + bool(program.server or program.gossips) + len(knobs)
     numbers = [value for value in parameters.values() if type(value) in (int, float)]
-    return departures, sum(map(_digits, numbers)), sum(numbers), candidate.label
-
-
-def _digits(value: float) -> int:
-    return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("-0"))
+    mantissas = (f"{value:.12g}".partition("e")[0] for value in numbers)
+    digits = sum(len(mantissa.replace(".", "").strip("-0")) for mantissa in mantissas)
+    return departures, digits, sum(numbers), candidate.label
 
 
 class Judged(NamedTuple):
