@@ -1,4 +1,4 @@
-# Every target sets up .venv itself, once, from the versions and hashes in requirements/. PYTHON may be
+# Every target sets up .venv itself, once, from the versions and hashes in requirements.lock. PYTHON may be
 # overridden, and TORCH, to take another build: make test TORCH="torch==2.13.0 --index-url URL"
 PYTHON ?= python3
 TORCH ?=
@@ -13,7 +13,7 @@ LEFT_OUT := not nightly and not slow and not gpu and not alone and not framework
 COMPATIBLE := test_theory.py load/test_load.py engines/test_conformance.py programs/test_codecs.py \
   distributions/test_random_streams.py results/test_store.py results/test_statistics.py \
   results/test_figures.py studies/test_tune.py studies/test_sweep.py command_line/test_command_line.py
-# These files hold all of them: to collect the other ten thousand tests takes longer.
+# These files hold all of them: to collect the other tests takes longer.
 ALONE = -m alone $(shell grep -rl --include="*.py" mark.alone tests)
 
 .PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench published compat audit reliability mutants lint lock release clean
