@@ -41,28 +41,28 @@ ORDER = {
 FILES = {"simulator": SIMULATOR, "validate": VALIDATE, "deploy": DEPLOY}
 MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcomer can take in
 LINES = """
-    paceline/*.py              1070   19 commands with their options, and what --explain adds
-    paceline/deploy            3330   sessions with islands, stated memory, steering, watching
-    simulator/*.py              490   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
+    paceline/*.py              1060   19 commands with their options, and what --explain adds
+    paceline/deploy            3280   sessions with islands, stated memory, steering, watching
+    simulator/*.py              440   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           690   membership and failures as laws and traces
-    simulator/distributions    1090   ten families, traces, and their order statistics
-    simulator/engines          6070   two engines that agree to the last bit, clocks by a max, notes
-    simulator/inputs           1070   units, bounds on files, and what twenty training loops print
-    simulator/load             1480   refusals that name file, key, value and remedy; hardware
-    simulator/network          3370   closed form, flows and TCP; how NCCL, gloo and BytePS behave
-    simulator/objectives       2490   learning curves, their evidence, matched factors, one more run
-    simulator/programs         3940   28 algorithms with HPSGD's two decisions, and twelve codecs
-    simulator/reports          2000   terminal, page and sliders
-    simulator/results          4960   intervals from published residuals, models of error, verdict
-    simulator/scenario         2740   every key with its description; kinds of hardware by name
-    simulator/studies          6380   search and sweep by time at equal loss, fit, papers, real data
-    validate                  10950   real training, all rehearsed before; strangers' logs, matrix
-    docs                        450   what generates pages
-    tests                     36450   random scenarios, sessions, published rows, and tests/lab
+    simulator/distributions    1070   ten families, traces, and their order statistics
+    simulator/engines          5910   two engines that agree to the last bit, clocks by a max, notes
+    simulator/inputs           1050   units, bounds on files, and what twenty training loops print
+    simulator/load             1420   refusals that name file, key, value and remedy; hardware
+    simulator/network          3180   closed form, flows and TCP; how NCCL, gloo and BytePS behave
+    simulator/objectives       2420   learning curves, their evidence, matched factors, one more run
+    simulator/programs         3880   28 algorithms with HPSGD's two decisions, and twelve codecs
+    simulator/reports          1770   terminal, page and sliders
+    simulator/results          4640   intervals from published residuals, models of error, verdict
+    simulator/scenario         2690   every key with its description; kinds of hardware by name
+    simulator/studies          5730   search and sweep by time at equal loss, fit, papers, real data
+    validate                  10400   real training, all rehearsed before; strangers' logs, matrix
+    docs                        430   what generates pages
+    tests                     36250   random scenarios, sessions, published rows, and tests/lab
 """
 WORDS = 110_000  # of README.md and docs/
 ARGUMENTS = 17  # functions that take more of them than ruff allows
-FORMATTED_BY_HAND = 425  # pieces of code that the formatter must leave alone
+FORMATTED_BY_HAND = 416  # pieces of code that the formatter must leave alone
 
 
 def rank(package):
