@@ -318,8 +318,7 @@ class ClosedForm:
         A chunk passes the links of the devices twice: scattered and copied to the host, copied back
         and gathered. Over TCP one socket carries all chunks and requests in order (ps-lite,
         src/zmq_van.h). A worker requests a chunk's mean after pushing the chunk, behind all chunks
-        that the devices have delivered by then. So links carry chunks both ways only while the
-        devices are at work.
+        that the devices have delivered by then.
         """
         way = f"{kind} by servers" if kind == "mean" else kind
         if (way, team) not in self._plans:

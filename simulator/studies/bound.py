@@ -1,8 +1,6 @@
 """Draw the figure of `paceline theory`: Theorem 2's bound by time."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +15,6 @@ POINTS = 60  # points of a curve, about
 BEGINS = 100  # curves against time begin at the last time divided by this
 LINES = 4  # most periods drawn against time
 STAR = Look(style.GREY, symbol="star")
-MARKS: Mapping[str, Any] = {"joined": False, "marks": "all"}
-CURVE: Mapping[str, Any] = {"marks": "none"}
 
 
 def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
@@ -50,7 +46,9 @@ def chart(scenario: Scenario, runs: Groups) -> Chart | None:
     size, unit = time_unit(end)
     times = np.geomspace(end / BEGINS, end, POINTS)
     lines = [
-        Line(f"tau = {tau}", times / size, [value(x, tau) for x in times], Look.at(at), **CURVE)
+        Line(
+            f"tau = {tau}", times / size, [value(x, tau) for x in times], Look.at(at), marks="none"
+        )
         for at, tau in enumerate(periods)
     ]
     axis = fitted("bound", np.concatenate([line.y for line in lines]))
@@ -60,9 +58,8 @@ def chart(scenario: Scenario, runs: Groups) -> Chart | None:
         lines.append(Line(f"{label}, simulated", points / size, values.mean(axis=0), look))
     lowest = [value(time, tau) for time, tau in best.items()]
     labels = [f"tau* = {tau}" for tau in best.values()]
-    lines.append(
-        Line("best period", np.array([*best]) / size, lowest, STAR, labels=labels, **MARKS)
-    )
+    there = np.array([*best]) / size
+    lines.append(Line("best period", there, lowest, STAR, labels=labels, joined=False, marks="all"))
     across = Axis(f"wall-clock time ({unit})", (end / BEGINS / size, end / size), log=True)
     caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
     return Chart(scenario.title, caption, [Panel(across, axis, lines)])

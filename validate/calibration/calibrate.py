@@ -148,8 +148,9 @@ def calibrate(
     checks = _check(runs, fitted)
     done(STAGES, STAGES)
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
+    squares = [math.log1p(check.error) ** 2 for check in _held_out(runs, below) or checks]
     calibration = _origin(runs, paths) | {
-        "run_to_run": _run_to_run(_held_out(runs, below) or checks),
+        "run_to_run": math.sqrt(np.mean(squares)) if squares else 0.0,
         "model_error": profile.model_error(network),
         "sd": sd,
         "measured": _measured(runs, times),
@@ -165,12 +166,6 @@ def calibrate(
     }
     tables = {key: table for key, table in tables.items() if table}
     return CalibrationResult(Profile(tables, HEAD, law.files), law, checks)
-
-
-def _run_to_run(checks: Sequence[PaceCheck]) -> float:
-    """Return the spread of log(measured / predicted step time)."""
-    squares = [math.log1p(check.error) ** 2 for check in checks]
-    return math.sqrt(np.mean(squares)) if squares else 0.0
 
 
 def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, Any]:

@@ -1,1 +1,4 @@
-"""Compare predictions with measurements: `compare.compare`, which starts nothing."""
+"""Compare predictions with measurements: `compare.compare`, which starts nothing.
+
+`quantities` makes the rows.
+"""

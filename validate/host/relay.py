@@ -215,10 +215,14 @@ class Relay:
                     heappush(self.flying, (release, next(self.number), link.to, packet))
 
 
+def _stop(*_: object) -> NoReturn:
+    raise SystemExit
+
+
 def main(listener: socket.socket, nodes: int, parent: int) -> None:
     """Relay until terminated or the parent process has died; leave no folder behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGTERM, _stop)
     libc = ctypes.CDLL(None)
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,1 +1,4 @@
-"""The four papers, claim by claim: `reproduce.reproduce`, which says how claims are written."""
+"""The four papers, claim by claim: `paceline reproduce`.
+
+Import `reproduce.reproduce`, which says how the claims of each are written.
+"""
