@@ -102,7 +102,10 @@ def test_some_seeds_of_a_sweep():
     assert any("hot: diverged with some seeds" in note for note in found.notes)
     cells = {column.header: [*column.cells] for column in terminal.sweep(found).columns}
     assert cells["final\nloss"][1] == "diverged"
-    assert tables._final_loss(3, bad | {"diverged": 1}) == "1 of 2 diverged"
+    partly = bad | {"diverged": 1}
+    columns = tables.of_sweep([good, partly], {"optimizer.momentum": [0.0]}, (), None)
+    (final_loss,) = [cell for heading, cell in columns.items() if heading.startswith("final\nloss")]
+    assert final_loss(partly) == "1 of 2 diverged"
 
 
 def test_tune_says_who_diverged():
