@@ -35,7 +35,7 @@ class TimeProfile(BaseModel):
         default=(), description="one for each time in `at`"
     )
     file: str | None = Field(
-        default=None, description="CSV file of two columns, time and factor, in place of both"
+        default=None, description="CSV file of two columns, instead of `at` and `factor`"
     )
     period: Duration | None = Field(
         default=None, description="time after which it repeats; left out: the last value stays"
