@@ -54,7 +54,7 @@ class LiveParameters(Flat):
         self.others = local([one for one in model.parameters() if id(one) not in self._trained])
         ends = accumulate(self._sizes, initial=0)
         self._places = [
-            (parameter, end * parameter.element_size(), parameter.numel())
+            (parameter, end * parameter.element_size(), parameter.shape)
             for parameter, end in zip(self.parameters, ends, strict=False)
             if parameter.numel()
         ]
@@ -88,8 +88,8 @@ class LiveParameters(Flat):
 
     def _moved(self) -> Iterable[Tensor]:
         base = self.at.data_ptr()
-        for one, offset, size in self._places:
-            if one.data_ptr() != base + offset or one.numel() != size:
+        for one, offset, shape in self._places:
+            if one.data_ptr() != base + offset or one.shape != shape:
                 yield one
 
     def _check_members(self) -> None:
@@ -214,7 +214,7 @@ class ShardedParameters(LiveParameters):
 
     def _moved(self) -> Iterable[Tensor]:
         dtype = self.start.dtype
-        return (one for one, _, size in self._places if one.numel() != size or one.dtype != dtype)
+        return (one for one, _, shape in self._places if one.shape != shape or one.dtype != dtype)
 
     def now(self) -> Tensor:
         """Return the vector with the parameters' values, which the optimizer may have changed."""
