@@ -278,7 +278,7 @@ class BatchedNode(Node):
     send = receive = receive_before = request = timer = count = arrived = _refuse
 
     def generator(self, *, shared: bool = False) -> None:  # type: ignore[override]
-        """Return None in place of a generator, which the program may pass on, but not use."""
+        """Return None instead of a generator, which the program may pass on, but not use."""
         self._generators[shared] += 1
 
     def row_generator(self, *, shared: bool = False) -> codecs.RowGenerator:
