@@ -42,7 +42,7 @@ FILES = {"simulator": SIMULATOR, "validate": VALIDATE, "deploy": DEPLOY}
 MOST = {"simulator": 14, "validate": 12, "deploy": 10}  # entries that a newcomer can take in
 LINES = """
     paceline/*.py              1060   19 commands with their options, and what --explain adds
-    paceline/deploy            3280   sessions with islands, stated memory, steering, watching
+    paceline/deploy            3310   sessions with islands, steering, a watcher that names steps
     simulator/*.py              440   theory.py: Theorems 1 and 2, HPSGD, Hybrid; one file of errors
     simulator/cluster           690   membership and failures as laws and traces
     simulator/distributions    1070   ten families, traces, and their order statistics

@@ -43,13 +43,12 @@ Amount = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Report:
-    """A change that a watcher reports after a `step`; `since`: where it began.
+    """A change that a watcher reports after a `step`; `since`: the step at which it began.
 
-    `since` is the first step of the first window outside the prediction. `code`: "pace" (seconds
-    per step), "loss", "not finite" (losses), or "status". `value`: the measured value; `predicted`:
-    its interval; `ratio`: measured by predicted. `between`, `means`: ratios of the time of steps
-    between means and at means, None if unknown. `seconds`: what the rest of the run takes, with its
-    interval, None if unknown.
+    `code`: "pace" (seconds per step), "loss", "not finite" (losses), or "status". `value`: the
+    measured value; `predicted`: its interval; `ratio`: measured by predicted. `between`, `means`:
+    ratios of the time of steps between means and at means, None if unknown. `seconds`: what the
+    rest of the run takes, with its interval, None if unknown.
     """
 
     code: str
@@ -90,6 +89,7 @@ class Watcher:
         self._rows: list[tuple[float, float, int, Any]] = []  # gap, seconds, steps, loss
         self._pending: tuple[int, list[Any]] | None = None  # the last window's losses
         self._windows = deque[tuple[float, ...]](maxlen=2 * MEMORY)
+        self._rounds = deque[tuple[int, float]](maxlen=2 * MEMORY * WINDOW)  # first step, seconds
         self._pace, self._loss, self._finite = Drift(), Drift(), True
         self._firsts = deque[int](maxlen=MEMORY)  # first steps of the windows of `_loss`
 
@@ -153,6 +153,11 @@ class Watcher:
             for gap, seconds, steps, _ in rows
         ]
         period, covered = self.prediction.period, self.taken + 1 - first
+        size = period if len(rows) == covered else 1
+        starts = first + np.cumsum([0, *(steps for _, _, steps, _ in rows)])
+        self._rounds.extend(
+            (int(starts[at]), _mean(times[at : at + size])) for at in range(0, len(times), size)
+        )
         between = means = math.nan
         if period > 1 and len(rows) == covered and covered % period == 0:
             # a mean belongs to the step that ends its round, or to the next one
@@ -166,13 +171,23 @@ class Watcher:
             seconds = _mean(times)
         self._windows.append((first, seconds, between, means))
         if count := self._pace.add(seconds, *self.prediction.step_time[1:]):
-            self._report(self._on_pace("pace", count))
+            self._report(self._on_pace("pace", count, self._changed(count)))
 
-    def _on_pace(self, code: str, count: int) -> Report:
-        """Return the report on the pace of the last `count` windows."""
+    def _changed(self, count: int) -> int:
+        """Return the step that splits the rounds of the last `count` windows by least squares."""
+        since = self._windows[-min(count + 1, len(self._windows))][0]
+        steps, times = np.array([one for one in self._rounds if one[0] >= since]).T
+        before = np.arange(1, len(times))
+        sums = np.cumsum(np.minimum(times, PAUSE * np.median(times)))
+        after = len(times) - before
+        apart = sums[:-1] / before - (sums[-1] - sums[:-1]) / after
+        return int(steps[1 + int(np.argmax(apart**2 * before * after))])
+
+    def _on_pace(self, code: str, count: int, since: int = 0) -> Report:
+        """Return the report on the pace of the last `count` windows; `since`: its first step."""
         (expected, low, high), period = self.prediction.step_time, self.prediction.period
         recent, before = np.array(self._windows)[-count:], np.array(self._windows)[:-count]
-        since, (_, now, *parts) = int(recent[0, 0]), np.median(recent, axis=0).tolist()
+        since, (_, now, *parts) = since or int(recent[0, 0]), np.median(recent, axis=0).tolist()
         predicted = dict.fromkeys((human(low), human(high)))
         sentence = (
             f"Since step {since}, a step takes {human(now)}: {now / expected:.3g} times the "
